@@ -1,0 +1,82 @@
+# sbench: `make` prints what there is.
+
+SHELL       := /bin/bash
+GO          ?= go
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS     := -s -w -X sbench/internal/version.stamp=$(VERSION)
+BIN         := bin
+ENGINE      := .cache/engine
+GOSTATIC    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+LINT        := $(GO) tool -modfile=tools/go.mod
+TESTFLAGS   ?=
+FUZZTIME    ?= 10s
+SHELLFILES   = $(shell git ls-files '*.sh' '.ci/run' 'tests/engine/apptainer-standin')
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## print this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what is missing (Slurm, MUNGE, MariaDB, …) from Debian's packages
+	@scripts/install-deps.sh
+
+.PHONY: build
+build: ## build all programs into bin/
+	$(GOSTATIC) -o $(BIN)/ ./cmd/sbench ./cmd/sbenchd ./cmd/sbench-runner ./cmd/sbench-sim
+	GOARCH=arm64 $(GOSTATIC) -o $(BIN)/sbench-runner-arm64 ./cmd/sbench-runner
+	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/sbench-gpu
+
+.PHONY: engine
+engine: ## build the demo's inference engine, its model and its container image
+	@tests/engine/build.sh $(ENGINE)
+
+.PHONY: demo
+demo: deps build engine ## run a real sweep on a private Slurm cluster, print its results, tear down
+	@scripts/demo.sh
+
+.PHONY: test
+test: deps build engine ## unit, command and end-to-end tests (the private cluster included)
+	$(GO) test -count=1 -p 2 -timeout 14m $(TESTFLAGS) ./...
+
+.PHONY: race
+race: deps build engine ## the tests under the race detector, without the end-to-end suite
+	$(GO) test -race -short -count=1 -p 2 -timeout 20m ./internal/...
+
+.PHONY: e2e
+e2e: deps build engine ## the end-to-end suite alone, with its log
+	$(GO) test -count=1 -v -timeout 14m ./tests/e2e/...
+
+.PHONY: lint
+lint: ## golangci-lint (with gofumpt) and shellcheck
+	$(LINT) golangci-lint run ./...
+	shellcheck -x $(SHELLFILES)
+
+.PHONY: fmt
+fmt: ## gofumpt every Go file
+	$(LINT) gofumpt -w cmd internal tests/e2e templates sbatch schema
+
+.PHONY: verify
+verify: ## generated files, schemas, columns and docs agree with the axes and metrics tables
+	$(GO) test -count=1 -run 'Verify|Golden|Schema|Columns|Architecture|Layers' ./internal/... ./schema/...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME each
+	@scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: deps build ## the figures of docs/performance.md, one per line: name value target
+	@scripts/bench.sh
+
+.PHONY: soak
+soak: deps build engine ## long drills
+	$(GO) test -count=1 -tags soak -timeout 60m -v ./tests/...
+
+.PHONY: check
+check: lint verify test ## what CI runs, and the linters
+
+.PHONY: clean
+clean: ## remove build products and the demo's folder
+	@if [ -x $(BIN)/sbench ] && [ -d .demo ]; then $(BIN)/sbench dev down --dir .demo || true; fi
+	rm -rf $(BIN) .demo .cache dist
