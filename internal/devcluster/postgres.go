@@ -1,0 +1,195 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// postgresDir is the folder of PostgreSQL's programs, newest first.
+func postgresDir() (string, error) {
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is well formed
+	more, _ := filepath.Glob("/usr/pgsql-*/bin")
+	dirs = append(dirs, more...)
+	sort.Slice(dirs, func(i, j int) bool { return postgresVersion(dirs[i]) > postgresVersion(dirs[j]) })
+	if path, err := lookPath("initdb"); err == nil {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "postgres")); err == nil {
+			if _, err := os.Stat(filepath.Join(dir, "initdb")); err == nil {
+				return dir, nil
+			}
+		}
+	}
+	return "", errors.New("PostgreSQL's initdb and postgres are neither on PATH nor in /usr/lib/postgresql")
+}
+
+func postgresVersion(dir string) int {
+	v, _ := strconv.Atoi(strings.TrimLeft(filepath.Base(filepath.Dir(dir)), "pgsql-"))
+	return v
+}
+
+// asPostgres wraps a command line so that it does not run as root, which
+// PostgreSQL refuses: as the account postgres (or nobody) where that can reach
+// the directory, else as root under another name in a user namespace.
+func (c *Cluster) asPostgres(argv []string) []string {
+	if os.Geteuid() != 0 {
+		return argv
+	}
+	u := c.postgresAccount()
+	if u == nil {
+		return append([]string{"unshare", "--user", "--map-user=65534", "--map-group=65534"}, argv...)
+	}
+	return append([]string{"setpriv", "--reuid=" + u.Uid, "--regid=" + u.Gid, "--clear-groups"}, argv...)
+}
+
+// postgresAccount is nil where no account can reach the directory.
+func (c *Cluster) postgresAccount() *user.User {
+	for dir := c.opts.Dir; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode()&0o001 == 0 {
+			return nil
+		}
+		if dir == "/" {
+			break
+		}
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		if u, err := user.Lookup(name); err == nil {
+			return u
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) postgresServer() []string {
+	dir, err := postgresDir()
+	if err != nil {
+		dir = "" // requirePrograms has said so
+	}
+	return c.asPostgres([]string{
+		filepath.Join(dir, "postgres"), "-D", c.path("pg", "data"),
+		"-c", "listen_addresses=", "-c", "unix_socket_directories=" + c.path("run", "pg"), "-c", "port=5432",
+		// Commits survive the death of any process, not a power failure.
+		"-c", "fsync=off", "-c", "full_page_writes=off",
+		// Nothing in /dev/shm that a kill -9 would leave there.
+		"-c", "dynamic_shared_memory_type=mmap",
+		"-c", "shared_buffers=64MB", "-c", "max_connections=100", "-c", "log_line_prefix=%m [%p] ",
+	})
+}
+
+// startPostgres makes the database unless it is there, and starts the server.
+func (c *Cluster) startPostgres(ctx context.Context, progress func(string)) error {
+	bin, err := postgresDir()
+	if err != nil {
+		return err
+	}
+	for _, d := range []string{"pg", filepath.Join("run", "pg")} {
+		if err := c.mkdir(d, 0o700); err != nil {
+			return err
+		}
+		if err := c.giveToPostgres(c.path(d)); err != nil {
+			return err
+		}
+	}
+	if err := c.initPostgres(ctx, bin); err != nil {
+		return err
+	}
+	if err := c.startComponent(ctx, "postgres"); err != nil {
+		return err
+	}
+	err = await(ctx, "PostgreSQL", func(ctx context.Context) error {
+		cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-X", "-q", "-h", c.path("run", "pg"), "-U", "sbench", "-d", "postgres",
+			"-c", "CREATE DATABASE sbench")
+		cmd.Env = c.daemonEnv()
+		out, err := cmd.CombinedOutput()
+		if err == nil || strings.Contains(string(out), "already exists") {
+			return nil
+		}
+		return fmt.Errorf("create the database: %w: %s", err, lastLines(out))
+	})
+	if err == nil {
+		progress("PostgreSQL answers")
+	}
+	return err
+}
+
+// initPostgres works under another name first, so that an interrupted attempt
+// is never used.
+func (c *Cluster) initPostgres(ctx context.Context, bin string) error {
+	data, fresh := c.path("pg", "data"), c.path("pg", "data.new")
+	if _, err := os.Stat(data); err == nil {
+		return nil
+	}
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	argv := c.asPostgres([]string{
+		filepath.Join(bin, "initdb"), "-D", fresh, "-A", "trust", "-U", "sbench", "--no-sync", "--locale=C", "-E", "UTF8", "--no-instructions",
+	})
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = c.path("pg"), c.daemonEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initialize PostgreSQL: %w: %s", err, lastLines(out))
+	}
+	return os.Rename(fresh, data)
+}
+
+func (c *Cluster) giveToPostgres(path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	uid, gid := 0, 0
+	if u := c.postgresAccount(); u != nil {
+		var err1, err2 error
+		uid, err1 = strconv.Atoi(u.Uid)
+		gid, err2 = strconv.Atoi(u.Gid)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+	}
+	return os.Chown(path, uid, gid)
+}
+
+// releaseSharedMemory removes the System V segment that a killed server leaves;
+// its id and key stand in postmaster.pid.
+func (c *Cluster) releaseSharedMemory() error {
+	b, err := os.ReadFile(c.path("pg", "data", "postmaster.pid"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(b), "\n")
+	if len(lines) < 7 {
+		return nil // killed before it had one
+	}
+	var key, id int
+	if n, err := fmt.Sscan(lines[6], &key, &id); n != 2 || err != nil {
+		return nil
+	}
+	var ds unix.SysvShmDesc
+	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &ds); err != nil {
+		return nil // gone
+	}
+	// After a reboot the id may be another's.
+	if int(ds.Perm.Key) != key || ds.Nattch != 0 {
+		return nil
+	}
+	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil && !errors.Is(err, syscall.EINVAL) {
+		return fmt.Errorf("remove PostgreSQL's shared memory %d: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package devcluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// InstallHint is the command that gets what Up needs on Debian.
+const InstallHint = "scripts/install-deps.sh"
+
+// ErrMissing: programs that Up needs are not installed.
+var ErrMissing = errors.New("not installed")
+
+// requirePrograms names everything that is missing at once.
+func requirePrograms(o Options) error {
+	need := []string{"munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel", "setsid", "unshare"}
+	if !o.NoAccounting {
+		need = append(need, "slurmdbd", "mariadbd", "sacct", "sacctmgr")
+	}
+	if os.Geteuid() == 0 {
+		need = append(need, "setpriv")
+	}
+	var missing []string
+	for _, name := range need {
+		if _, err := lookPath(name); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if !o.NoDatabase {
+		if _, err := postgresDir(); err != nil {
+			missing = append(missing, "postgres", "initdb")
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%s: %w: run %s, or sbench doctor for more", strings.Join(missing, ", "), ErrMissing, InstallHint)
+	}
+	if !o.NoDaemon {
+		if path := filepath.Join(o.Binaries, "sbenchd"); !isExecutable(path) {
+			return fmt.Errorf("%s is not there: build it (make build) or leave the daemon out (--no-daemon)", path)
+		}
+	}
+	return nil
+}
+
+func isExecutable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
