@@ -81,9 +81,9 @@ type Request struct {
 	Bytes         int64  `parquet:"bytes"`
 
 	// Events, one entry per event with text; empty where retention dropped them.
-	EventTimes  []int64 `parquet:"event_times,delta"`
-	EventBytes  []int32 `parquet:"event_bytes,delta"`
-	EventTokens []int32 `parquet:"event_tokens,delta"` // empty where unknown
+	EventTimes  []int64 `parquet:"event_times,list" parquet-element:",delta"`
+	EventBytes  []int32 `parquet:"event_bytes,list" parquet-element:",delta"`
+	EventTokens []int32 `parquet:"event_tokens,list" parquet-element:",delta"` // empty where unknown
 }
 
 // Verdict of a check.

@@ -1,0 +1,147 @@
+// Package resultfile is the Parquet form of an attempt: the four kinds of rows,
+// each carrying the key of its attempt and the hardware class, so that a file
+// says by itself what it is. It promises that what Encode wrote Decode returns,
+// and that a damaged file is an error, never a panic. Null is a nil pointer.
+package resultfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/parquet-go/parquet-go"
+
+	"sbench/internal/result"
+)
+
+// Key is what every row of every kind carries.
+type Key struct {
+	RunID         int64  `parquet:"run_id"`
+	Repeat        int32  `parquet:"repeat"`
+	SettingHash   string `parquet:"setting_hash,dict"`
+	Cluster       string `parquet:"cluster,dict"`
+	JobIDRaw      int64  `parquet:"job_id_raw"`
+	RestartCount  int32  `parquet:"restart_count"`
+	HardwareClass string `parquet:"hardware_class,dict"` // real or emulated
+}
+
+// KeyOf returns the key of an attempt's rows.
+func KeyOf(a result.Attempt) Key {
+	return Key{
+		RunID: a.RunID, Repeat: int32(a.Repeat), SettingHash: a.SettingHash,
+		Cluster: a.Cluster, JobIDRaw: a.JobIDRaw, RestartCount: int32(a.RestartCount),
+		HardwareClass: a.HardwareClass,
+	}
+}
+
+type requestRow struct {
+	Key
+	result.Request
+}
+
+type telemetryRow struct {
+	Key
+	result.Telemetry
+}
+
+// EncodeRequests writes the requests of an attempt.
+func EncodeRequests(w io.Writer, a result.Attempt, requests []result.Request) error {
+	key := KeyOf(a)
+	return encode(w, len(requests), func(i int) requestRow { return requestRow{key, requests[i]} })
+}
+
+// DecodeRequests reads them back.
+func DecodeRequests(r io.ReaderAt, size int64) ([]result.Request, error) {
+	requests, err := decode[result.Request](r, size)
+	if err != nil {
+		return nil, fmt.Errorf("decode requests: %w", err)
+	}
+	return requests, nil
+}
+
+// EncodeTelemetry writes the samples of an attempt.
+func EncodeTelemetry(w io.Writer, a result.Attempt, samples []result.Telemetry) error {
+	key := KeyOf(a)
+	return encode(w, len(samples), func(i int) telemetryRow { return telemetryRow{key, samples[i]} })
+}
+
+// DecodeTelemetry reads them back.
+func DecodeTelemetry(r io.ReaderAt, size int64) ([]result.Telemetry, error) {
+	samples, err := decode[result.Telemetry](r, size)
+	if err != nil {
+		return nil, fmt.Errorf("decode telemetry: %w", err)
+	}
+	return samples, nil
+}
+
+// chunk is how many rows are handed over at a time: bounds the memory of files
+// with many events per row.
+const chunk = 512
+
+func encode[T any](w io.Writer, n int, row func(int) T) error {
+	pw := parquet.NewGenericWriter[T](w, options()...)
+	rows := make([]T, 0, min(n, chunk))
+	for i := range n {
+		rows = append(rows, row(i))
+		if len(rows) == chunk || i == n-1 {
+			if _, err := pw.Write(rows); err != nil {
+				return fmt.Errorf("encode parquet: %w", err)
+			}
+			rows = rows[:0]
+		}
+	}
+	if err := pw.Close(); err != nil {
+		return fmt.Errorf("encode parquet: %w", err)
+	}
+	return nil
+}
+
+func options() []parquet.WriterOption {
+	return []parquet.WriterOption{
+		parquet.Compression(&parquet.Zstd),
+		parquet.CreatedBy("sbench", result.MetricsVersion, ""),
+	}
+}
+
+// maxRows bounds what a file may claim to hold.
+const maxRows = 50_000_000
+
+// decode reads the columns of T by their names. T has no embedded structs: over
+// those the library (v0.32) reads null as a pointer to zero.
+func decode[T any](r io.ReaderAt, size int64) (rows []T, err error) {
+	defer recovered(&err)
+	f, err := parquet.OpenFile(r, size)
+	if err != nil {
+		return nil, err
+	}
+	if f.NumRows() < 0 || f.NumRows() > maxRows {
+		return nil, fmt.Errorf("file claims %d rows", f.NumRows())
+	}
+	reader := parquet.NewGenericReader[T](f)
+	defer reader.Close()
+	for int64(len(rows)) < f.NumRows() {
+		batch := make([]T, min(chunk, f.NumRows()-int64(len(rows))))
+		n, err := reader.Read(batch)
+		rows = append(rows, batch[:n]...)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return nil, io.ErrNoProgress
+		}
+	}
+	if int64(len(rows)) != f.NumRows() {
+		return nil, fmt.Errorf("%d rows of %d: %w", len(rows), f.NumRows(), io.ErrUnexpectedEOF)
+	}
+	return rows, nil
+}
+
+// recovered turns the library's panic over a damaged file into an error.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("damaged parquet file: %v", p)
+	}
+}
