@@ -89,10 +89,17 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Cluster, error)
 		return nil, err
 	}
 	defer unlock()
-	if old, err := Open(o.Dir); err == nil {
-		if old.allAlive() {
-			return old, fmt.Errorf("%s: %w", o.Dir, ErrAlreadyUp)
+	old, err := Open(o.Dir)
+	switch {
+	case errors.Is(err, ErrNoCluster):
+		if err := refuseForeign(o.Dir); err != nil {
+			return nil, err
 		}
+	case err != nil:
+		return nil, err
+	case old.allAlive():
+		return old, fmt.Errorf("%s: %w", o.Dir, ErrAlreadyUp)
+	default:
 		c.port = old.port
 	}
 	if err := c.sweepUp(); err != nil {
@@ -105,10 +112,10 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Cluster, error)
 	defer ports.release()
 	c.port = ports.base
 	c.namespaces = !o.NoNamespaces && namespacesWork(ctx)
-	if err := c.writeConfig(); err != nil {
+	if err := c.save(); err != nil { // first: it makes the directory ours
 		return nil, err
 	}
-	if err := c.save(); err != nil {
+	if err := c.writeConfig(); err != nil {
 		return nil, err
 	}
 	progress(fmt.Sprintf("configuration written to %s (ports %d-%d)", c.path("etc"), c.port, c.port+1+len(o.Nodes.names())))
@@ -121,7 +128,23 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Cluster, error)
 	return c, nil
 }
 
+// refuseForeign keeps a directory with other things in it from being taken for
+// a cluster's, whose folders Wipe removes.
+func refuseForeign(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return optionErrorf("directory %s is neither empty nor a cluster's (it holds %s): give another one", dir, entries[0].Name())
+	}
+	return nil
+}
+
 func (c *Cluster) save() error {
+	if err := c.mkdir("etc", 0o755); err != nil {
+		return err
+	}
 	b, err := json.MarshalIndent(clusterFile{Options: c.opts, Port: c.port, Namespaces: c.namespaces}, "", "  ")
 	if err != nil {
 		return err
@@ -192,6 +215,27 @@ func (c *Cluster) startSlurm(ctx context.Context, progress func(string)) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// Stop takes down whatever belongs to dir and removes its files if wipe is set.
+// It is no error if there is nothing; a directory that is not a cluster's loses
+// no file.
+func Stop(ctx context.Context, dir string, wipe bool) error {
+	c, err := Open(dir)
+	if errors.Is(err, ErrNoCluster) {
+		abs, err := cleanDir(dir)
+		if err != nil {
+			return err
+		}
+		return (&Cluster{opts: Options{Dir: abs}}).endMembers()
+	}
+	if err != nil {
+		return err
+	}
+	if wipe {
+		return c.Wipe(ctx)
+	}
+	return c.Down(ctx)
 }
 
 // Down stops everything and verifies that no process, socket or lock is left.

@@ -201,7 +201,7 @@ func (c *Cluster) daemonAnswers(ctx context.Context) error {
 			return (&net.Dialer{}).DialContext(ctx, "unix", c.Socket())
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sbenchd/v1/ping", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://sbenchd/v1/version", http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -224,16 +224,7 @@ func (c *Cluster) awaitNodes(ctx context.Context, only ...string) error {
 		only = c.opts.Nodes.names()
 	}
 	return await(ctx, "the nodes", func(ctx context.Context) error {
-		out, err := c.command(ctx, "sinfo", "-h", "-N", "-o", "%N %T").Output()
-		if err != nil {
-			return err
-		}
-		states := map[string]string{}
-		for line := range strings.Lines(string(out)) {
-			if node, state, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
-				states[node] = state
-			}
-		}
+		states := c.nodeStates(ctx)
 		for _, node := range only {
 			if !c.Alive(node) {
 				return fatalError{fmt.Errorf("slurmd of %s ended%s", node, logTail(c.outputFile(node)))}

@@ -25,6 +25,19 @@ const (
 	gpuPartition = "gpu"
 )
 
+// OptionError: the options cannot be meant so.
+type OptionError struct{ err error }
+
+// Error says which option and why.
+func (e *OptionError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *OptionError) Unwrap() error { return e.err }
+
+func optionErrorf(format string, args ...any) error {
+	return &OptionError{fmt.Errorf(format, args...)}
+}
+
 // Nodes says how many nodes of each kind the cluster has.
 type Nodes struct {
 	GPU int `json:"gpu"` // gpu1…: gpu:h100:8, 96 CPUs
@@ -42,7 +55,7 @@ func ParseNodes(s string) (Nodes, error) {
 		kind, count, ok := strings.Cut(part, "=")
 		v, err := strconv.Atoi(count)
 		if !ok || err != nil || v < 0 || v > maxNodes {
-			return Nodes{}, fmt.Errorf("nodes %q: want kind=count, as in gpu=4,l4=2,cpu=2", s)
+			return Nodes{}, optionErrorf("nodes %q: want kind=count, as in gpu=4,l4=2,cpu=2", s)
 		}
 		switch kind {
 		case "gpu":
@@ -52,7 +65,7 @@ func ParseNodes(s string) (Nodes, error) {
 		case "cpu":
 			n.CPU = v
 		default:
-			return Nodes{}, fmt.Errorf("nodes %q: unknown kind %q: the kinds are gpu, l4 and cpu", s, kind)
+			return Nodes{}, optionErrorf("nodes %q: unknown kind %q: the kinds are gpu, l4 and cpu", s, kind)
 		}
 	}
 	return n, n.check()
@@ -61,9 +74,9 @@ func ParseNodes(s string) (Nodes, error) {
 func (n Nodes) check() error {
 	switch total := n.GPU + n.L4 + n.CPU; {
 	case total < 1:
-		return errors.New("a cluster needs at least one node")
+		return optionErrorf("a cluster needs at least one node")
 	case total > maxNodes:
-		return fmt.Errorf("%d nodes: at most %d fit into a block of ports", total, maxNodes)
+		return optionErrorf("%d nodes: at most %d fit into a block of ports", total, maxNodes)
 	}
 	return nil
 }
@@ -106,7 +119,7 @@ var namePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 // withDefaults returns o completed and checked.
 func (o Options) withDefaults() (Options, error) {
 	if o.Dir == "" {
-		return o, errors.New("no directory given")
+		return o, optionErrorf("no directory given")
 	}
 	dir, err := cleanDir(o.Dir)
 	if err != nil {
@@ -117,7 +130,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Name = DefaultName
 	}
 	if !namePattern.MatchString(o.Name) {
-		return o, fmt.Errorf("cluster name %q: want lower-case letters, digits, - and _", o.Name)
+		return o, optionErrorf("cluster name %q: want lower-case letters, digits, - and _", o.Name)
 	}
 	if o.Nodes == (Nodes{}) {
 		o.Nodes = DefaultNodes()
@@ -129,10 +142,10 @@ func (o Options) withDefaults() (Options, error) {
 		o.MaxArraySize = DefaultMaxArraySize
 	}
 	if o.MaxArraySize < 2 || o.MaxArraySize > maxJobCount {
-		return o, fmt.Errorf("max array size %d: want 2 to %d", o.MaxArraySize, maxJobCount)
+		return o, optionErrorf("max array size %d: want 2 to %d", o.MaxArraySize, maxJobCount)
 	}
 	if o.BasePort != 0 && (o.BasePort < 1024 || o.BasePort > 65535-portStride) {
-		return o, fmt.Errorf("base port %d: want 1024 to %d", o.BasePort, 65535-portStride)
+		return o, optionErrorf("base port %d: want 1024 to %d", o.BasePort, 65535-portStride)
 	}
 	if o.NoDatabase {
 		o.NoDaemon = true
@@ -173,10 +186,10 @@ func cleanDir(dir string) (string, error) {
 		rest = filepath.Join(filepath.Base(parent), rest)
 	}
 	if len(abs) > maxDirLength {
-		return "", fmt.Errorf("directory %s: %d bytes are too many for the Unix sockets in it: at most %d", abs, len(abs), maxDirLength)
+		return "", optionErrorf("directory %s: %d bytes are too many for the Unix sockets in it: at most %d", abs, len(abs), maxDirLength)
 	}
 	if strings.ContainsAny(abs, " \t\r\n\"'\\#,=%;$`[]") {
-		return "", fmt.Errorf("directory %s: Slurm's configuration files cannot hold blanks, quotes or any of \\ # , = %% ; $ [ ] in a path", abs)
+		return "", optionErrorf("directory %s: Slurm's configuration files cannot hold blanks, quotes or any of \\ # , = %% ; $ [ ] in a path", abs)
 	}
 	return abs, nil
 }

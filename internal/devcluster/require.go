@@ -35,7 +35,7 @@ func requirePrograms(o Options) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%s: %w: run %s, or sbench doctor for more", strings.Join(missing, ", "), ErrMissing, InstallHint)
+		return fmt.Errorf("%s: %w: run %s", strings.Join(missing, ", "), ErrMissing, InstallHint)
 	}
 	if !o.NoDaemon {
 		if path := filepath.Join(o.Binaries, "sbenchd"); !isExecutable(path) {
