@@ -25,8 +25,47 @@ type Spec struct {
 	AttemptsDir string `json:"attempts_dir"`
 	// CacheDir is the node-local cache for artefacts.
 	CacheDir string                     `json:"cache_dir"`
+	Node     Node                       `json:"node"`
 	Settings map[string]setting.Setting `json:"settings"` // by setting_hash, normalized, with paths
 	Tasks    []Task                     `json:"tasks"`    // index = array index
+}
+
+// Node is what a step needs to know about the site's compute nodes. The zero
+// value of every field is a usable default.
+type Node struct {
+	// Apptainer is the path of the container program; "" looks for apptainer,
+	// then singularity, on PATH.
+	Apptainer string `json:"apptainer"`
+	// ContainerArgs are further options of its exec command, such as --no-privs.
+	ContainerArgs []string `json:"container_args"`
+	Binds         []Bind   `json:"binds"` // visible to every engine
+	// Env is set for every engine; PassEnv names variables of the job that an
+	// engine may see. A setting's own engine.env wins.
+	Env     map[string]string `json:"env"`
+	PassEnv []string          `json:"pass_env"`
+	// GPUHelper is the absolute path of sbench-gpu; "" where the site has none.
+	GPUHelper string `json:"gpu_helper"`
+	// TempDir is node-local scratch; "" is $TMPDIR, else /tmp.
+	TempDir string `json:"temp_dir"`
+	// ClientCPUs is how many CPUs of the allocation the load generator keeps for
+	// itself, away from the engine's; 0 shares them.
+	ClientCPUs int       `json:"client_cpus"`
+	Deadlines  Deadlines `json:"deadlines"`
+}
+
+// Bind is a path of the node that the container sees.
+type Bind struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"` // "" is Source
+	ReadOnly bool   `json:"read_only"`
+}
+
+// Deadlines bound the phases of a run; 0 is the runner's default.
+type Deadlines struct {
+	Digest      time.Duration `json:"digest"`       // of all artefacts of a run
+	GPU         time.Duration `json:"gpu"`          // of one question to sbench-gpu
+	EngineStart time.Duration `json:"engine_start"` // from start to the first token
+	Stop        time.Duration `json:"stop"`         // grace between SIGTERM and SIGKILL
 }
 
 // Task is one array element: an allocation in which its runs are executed in turn.
