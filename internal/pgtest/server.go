@@ -1,0 +1,161 @@
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// startServer returns the address of a database in which databases can be made.
+func startServer() (string, error) {
+	if dsn := os.Getenv(DSNEnv); dsn != "" {
+		return dsn, nil
+	}
+	bin, err := findPostgres()
+	if err != nil {
+		return "", err
+	}
+	credential, err := unprivileged()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "sbench-pgtest-")
+	if err != nil {
+		return "", err
+	}
+	if credential != nil {
+		if err := os.Chown(dir, int(credential.Uid), int(credential.Gid)); err != nil {
+			return "", errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	if err := initialize(bin, dir, credential); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := launch(bin, dir, credential); err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	dsn := "host=" + quote(dir) + " user=sbench dbname=postgres sslmode=disable"
+	return dsn, await(dsn, dir)
+}
+
+// findPostgres returns the newest folder that holds initdb and postgres.
+func findPostgres() (string, error) {
+	found, best := "", -1
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	more, _ := filepath.Glob("/usr/pgsql-*/bin")
+	for _, dir := range append(dirs, more...) {
+		version := strings.TrimPrefix(filepath.Base(filepath.Dir(dir)), "pgsql-")
+		n, err := strconv.Atoi(version)
+		if err == nil && n > best && executable(filepath.Join(dir, "initdb")) && executable(filepath.Join(dir, "postgres")) {
+			found, best = dir, n
+		}
+	}
+	if found != "" {
+		return found, nil
+	}
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path), nil
+	}
+	return "", fmt.Errorf("no PostgreSQL found: install it (apt-get install postgresql), or set %s", DSNEnv)
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// unprivileged names whom the server runs as where the tests run as root, which
+// PostgreSQL refuses; nil otherwise.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody")
+}
+
+func initialize(bin, dir string, credential *syscall.Credential) error {
+	cmd := exec.Command(filepath.Join(bin, "initdb"), "--pgdata="+filepath.Join(dir, "data"),
+		"--username=sbench", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C", "--no-instructions")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return nil
+}
+
+// guard runs the server until its standard input ends, which happens whichever
+// way the test process goes, and removes the folder.
+const guard = `
+trap '' INT TERM
+"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c synchronous_commit=off \
+	-c full_page_writes=off -c max_connections=200 -c shared_buffers=64MB -c log_min_messages=warning \
+	-c autovacuum_naptime=20s -c jit=off >>"$2/log" 2>&1 </dev/null &
+server=$!
+cat >/dev/null
+kill -QUIT "$server"
+wait "$server"
+cd / && rm -rf "$2"
+`
+
+func launch(bin, dir string, credential *syscall.Credential) error {
+	// The write end stays open in this process alone, for as long as it lives.
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer read.Close()
+	cmd := exec.Command("/bin/sh", "-c", guard, "sbench-pgtest", bin, dir)
+	cmd.Dir = dir
+	cmd.Stdin = read
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
+	// A session of its own: Ctrl-C reaches the tests, not the server.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return errors.Join(fmt.Errorf("start postgres: %w", err), write.Close())
+	}
+	keepOpen = write
+	return cmd.Process.Release()
+}
+
+// keepOpen holds the guard's pipe against the garbage collector.
+var keepOpen *os.File
+
+func await(dsn, dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, dsn)
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			log, _ := os.ReadFile(filepath.Join(dir, "log"))
+			return fmt.Errorf("postgres does not answer: %w: %s", err, bytes.TrimSpace(log))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// leaderLock is the key of the advisory lock that the acting daemon holds.
+const leaderLock int64 = 0x5362656e6368 // "Sbench"
+
+const (
+	sqlTryLead    = `select pg_try_advisory_lock($1)`
+	sqlRaiseEpoch = `update fence set epoch = epoch + 1, holder = $1, since = $2 returning epoch`
+	sqlStillHere  = `select 1`
+)
+
+// Leadership is held while its connection lives. It is safe for concurrent use.
+type Leadership struct {
+	// Epoch goes to Store.Fenced.
+	Epoch int64
+	// Lost is closed when the connection that holds the lock has died, or on
+	// Release: stop acting. Writes are safe even before that is noticed.
+	Lost <-chan struct{}
+
+	stop context.CancelFunc
+}
+
+// Elect tries to become the acting daemon. It returns nil and no error where
+// another daemon acts; the caller tries again later. The lock lives on a
+// connection of its own, which is asked every interval whether it still does.
+func (s *Store) Elect(ctx context.Context, holder string, interval time.Duration) (*Leadership, error) {
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("elect: %w", err)
+	}
+	conn := pooled.Hijack()
+	keep := false
+	defer func() {
+		if !keep {
+			closeConn(conn)
+		}
+	}()
+	var won bool
+	if err := conn.QueryRow(ctx, sqlTryLead, leaderLock).Scan(&won); err != nil {
+		return nil, fmt.Errorf("elect: %w", err)
+	}
+	if !won {
+		return nil, nil
+	}
+	l := &Leadership{}
+	if err := conn.QueryRow(ctx, sqlRaiseEpoch, holder, s.now()).Scan(&l.Epoch); err != nil {
+		return nil, fmt.Errorf("elect: raise epoch: %w", err)
+	}
+	// The guard outlives ctx, which bounds the election alone.
+	guard, stop := context.WithCancel(context.WithoutCancel(ctx))
+	lost := make(chan struct{})
+	l.Lost, l.stop = lost, stop
+	keep = true
+	go func() {
+		defer close(lost)
+		defer closeConn(conn)
+		guardConn(guard, conn, interval)
+	}()
+	return l, nil
+}
+
+// Release gives the leadership back and waits until the lock is free.
+func (l *Leadership) Release() {
+	l.stop()
+	<-l.Lost
+}
+
+func guardConn(ctx context.Context, conn *pgx.Conn, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		probe, cancel := context.WithTimeout(ctx, interval)
+		_, err := conn.Exec(probe, sqlStillHere)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func closeConn(conn *pgx.Conn) {
+	// A fresh and bounded context: clean-up happens when others are cancelled.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// The entities whose changes Listen reports.
+const channel = "sbench_changed"
+
+const sqlListen = `listen sbench_changed`
+
+// Listen calls changed with "sweep", "run", "batch" or "task" whenever one of
+// them has changed, and with "" after each (re)connection, when anything may
+// have. It blocks until ctx ends or the connection fails.
+func (s *Store) Listen(ctx context.Context, changed func(entity string)) error {
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	conn := pooled.Hijack()
+	defer closeConn(conn)
+	if _, err := conn.Exec(ctx, sqlListen); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	changed("")
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return errors.Join(ctx.Err(), fmt.Errorf("listen: %w", err))
+		}
+		if n.Channel == channel {
+			changed(n.Payload)
+		}
+	}
+}
