@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // systemTables are where distributions put the tables of a new database.
@@ -84,38 +86,60 @@ func (c *Cluster) addAccounts(ctx context.Context) error {
 	if _, err := os.Stat(done); err == nil {
 		return nil
 	}
-	var in strings.Builder
-	fmt.Fprintf(&in, "add cluster %s\n", c.opts.Name)
-	in.WriteString(`add qos high priority=1000
-add qos low priority=1
-add qos debug MaxSubmitJobsPerUser=2 MaxWall=00:30:00 MaxTRESPerUser=gres/gpu=4
-modify qos high set preempt=low
-add account ml description=ml organization=lab
-`)
+	// Nearly all of sacctmgr's time is waiting for delayed acknowledgements, so
+	// what does not depend on one another goes side by side.
+	stages := [][][]string{{
+		{"add cluster " + c.opts.Name, "add account ml description=ml organization=lab"},
+		{"add qos high priority=1000"},
+		{"add qos low priority=1"},
+		{"add qos debug MaxSubmitJobsPerUser=2 MaxWall=00:30:00"},
+	}, {
+		{"modify qos high set preempt=low"},
+	}}
 	for _, u := range append([]string{currentUser()}, c.opts.Users...) {
-		fmt.Fprintf(&in, "add user %s account=ml defaultaccount=ml qos=normal,high,low,debug defaultqos=normal adminlevel=%s\n",
-			u, map[bool]string{true: "Administrator", false: "None"}[u == currentUser()])
+		level := "None"
+		if u == currentUser() {
+			level = "Administrator"
+		}
+		stages[1] = append(stages[1], []string{"add user " + u + " account=ml defaultaccount=ml qos=normal,high,low,debug defaultqos=normal adminlevel=" + level})
 	}
-	cmd := c.command(ctx, "sacctmgr", "-iQ")
-	cmd.Stdin = strings.NewReader(in.String())
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("add accounts: %w: %s", err, lastLines(out))
-	}
-	if err := c.checkAccounts(ctx); err != nil {
-		return fmt.Errorf("%w: %s", err, lastLines(out))
+	for _, stage := range stages {
+		g, gctx := errgroup.WithContext(ctx)
+		for _, commands := range stage {
+			g.Go(func() error {
+				for _, line := range commands {
+					if err := c.sacctmgr(gctx, line); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
 	}
 	return os.WriteFile(done, nil, 0o644)
 }
 
-// checkAccounts: sacctmgr in its interactive form ends with 0 whatever failed.
-func (c *Cluster) checkAccounts(ctx context.Context) error {
-	out, err := c.command(ctx, "sacctmgr", "-nP", "show", "assoc", "where", "account=ml", "user="+currentUser(), "format=cluster,qos").Output()
-	if err != nil {
-		return fmt.Errorf("add accounts: %w", err)
+// limitDebug caps the GPUs of QOS debug, which slurmdbd only knows once
+// slurmctld has registered them.
+func (c *Cluster) limitDebug(ctx context.Context) error {
+	done := c.path("db", "limits.done")
+	if _, err := os.Stat(done); err == nil {
+		return nil
 	}
-	if !strings.Contains(string(out), c.opts.Name+"|") || !strings.Contains(string(out), "debug") {
-		return fmt.Errorf("add accounts: user %s has no account", currentUser())
+	if err := c.sacctmgr(ctx, "modify qos debug set MaxTRESPerUser=gres/gpu=4"); err != nil {
+		return err
+	}
+	return os.WriteFile(done, nil, 0o644)
+}
+
+// sacctmgr runs one command; what an interrupted attempt has added is fine.
+func (c *Cluster) sacctmgr(ctx context.Context, line string) error {
+	out, err := c.command(ctx, "sacctmgr", append([]string{"-iQ"}, strings.Fields(line)...)...).CombinedOutput()
+	if err != nil && !strings.Contains(string(out), "Nothing new added") && !strings.Contains(string(out), "already exists") {
+		return fmt.Errorf("sacctmgr %s: %w: %s", line, err, lastLines(out))
 	}
 	return nil
 }

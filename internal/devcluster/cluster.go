@@ -188,33 +188,33 @@ func (c *Cluster) startSlurm(ctx context.Context, progress func(string)) error {
 		}
 		progress("slurmdbd answers")
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	// Accounts come first: slurmctld reads them as it starts, and what is added
+	// while it registers can pass it by.
 	if !c.opts.NoAccounting {
-		g.Go(func() error {
-			err := c.addAccounts(gctx)
-			if err == nil {
-				progress("accounts are there")
-			}
+		if err := c.addAccounts(ctx); err != nil {
 			return err
-		})
+		}
+		progress("accounts are there")
 	}
-	g.Go(func() error {
-		if err := c.startComponent(gctx, "slurmctld"); err != nil {
+	if err := c.startComponent(ctx, "slurmctld"); err != nil {
+		return err
+	}
+	progress("slurmctld answers")
+	for _, name := range c.opts.Nodes.names() {
+		if err := c.spawnComponent(ctx, name); err != nil {
 			return err
 		}
-		progress("slurmctld answers")
-		for _, name := range c.opts.Nodes.names() {
-			if err := c.spawnComponent(gctx, name); err != nil {
-				return err
-			}
-		}
-		if err := c.awaitNodes(gctx); err != nil {
+	}
+	if !c.opts.NoAccounting {
+		if err := c.limitDebug(ctx); err != nil {
 			return err
 		}
-		progress(fmt.Sprintf("%d nodes are idle", len(c.opts.Nodes.names())))
-		return nil
-	})
-	return g.Wait()
+	}
+	if err := c.awaitNodes(ctx); err != nil {
+		return err
+	}
+	progress(fmt.Sprintf("%d nodes are idle", len(c.opts.Nodes.names())))
+	return nil
 }
 
 // Stop takes down whatever belongs to dir and removes its files if wipe is set.
@@ -246,8 +246,13 @@ func (c *Cluster) Down(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	c.cancelJobs(ctx)
 	components := c.components()
+	for _, k := range components { // a stopped daemon can neither answer nor end
+		if p, ok := c.recorded(k.name); ok {
+			_ = p.signal(syscall.SIGCONT)
+		}
+	}
+	c.cancelJobs(ctx)
 	for i := len(components) - 1; i >= 0; i-- {
 		k := components[i]
 		if p, ok := c.recorded(k.name); ok {
@@ -285,10 +290,10 @@ func (c *Cluster) sweepUp() error {
 	if err := c.endMembers(); err != nil {
 		return err
 	}
-	if err := c.releaseSharedMemory(); err != nil {
+	if err := c.clearPostgres(); err != nil {
 		return err
 	}
-	for _, stale := range []string{c.path("pg", "data", "postmaster.pid"), c.path("db", "mysqld.sock"), c.path("key", "munged.seed.lock")} {
+	for _, stale := range []string{c.path("db", "mysqld.sock"), c.path("key", "munged.seed.lock")} {
 		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}

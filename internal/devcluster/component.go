@@ -127,6 +127,11 @@ func (c *Cluster) spawnComponent(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if name == "postgres" {
+		if err := c.clearPostgres(); err != nil {
+			return err
+		}
+	}
 	env := append(c.daemonEnv(), k.env...)
 	p, err := spawn(ctx, c.opts.Dir, env, c.outputFile(name), append([]string{program}, k.argv[1:]...)...)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,6 +96,12 @@ func (c *Cluster) startPostgres(ctx context.Context, progress func(string)) erro
 	if err != nil {
 		return err
 	}
+	if os.Geteuid() == 0 && c.postgresAccount() == nil {
+		probe := c.asPostgres([]string{"true"})
+		if err := exec.CommandContext(ctx, probe[0], probe[1:]...).Run(); err != nil {
+			return fmt.Errorf("start PostgreSQL: it refuses root, no account postgres or nobody can enter %s, and user namespaces are not allowed: choose another directory", c.opts.Dir)
+		}
+	}
 	for _, d := range []string{"pg", filepath.Join("run", "pg")} {
 		if err := c.mkdir(d, 0o700); err != nil {
 			return err
@@ -162,10 +169,13 @@ func (c *Cluster) giveToPostgres(path string) error {
 	return os.Chown(path, uid, gid)
 }
 
-// releaseSharedMemory removes the System V segment that a killed server leaves;
-// its id and key stand in postmaster.pid.
-func (c *Cluster) releaseSharedMemory() error {
-	b, err := os.ReadFile(c.path("pg", "data", "postmaster.pid"))
+// clearPostgres removes what a killed server leaves: its System V segment, whose
+// key and id stand in postmaster.pid, and that file, which a recycled pid would
+// keep the next server from passing. Backends end by themselves when their
+// server is gone; until then the segment is theirs.
+func (c *Cluster) clearPostgres() error {
+	pidFile := c.path("pg", "data", "postmaster.pid")
+	b, err := os.ReadFile(pidFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -173,23 +183,36 @@ func (c *Cluster) releaseSharedMemory() error {
 		return err
 	}
 	lines := strings.Split(string(b), "\n")
-	if len(lines) < 7 {
-		return nil // killed before it had one
-	}
 	var key, id int
-	if n, err := fmt.Sscan(lines[6], &key, &id); n != 2 || err != nil {
-		return nil
+	if len(lines) >= 7 {
+		if n, err := fmt.Sscan(lines[6], &key, &id); n == 2 && err == nil {
+			if err := releaseSegment(key, id); err != nil {
+				return fmt.Errorf("clean up after PostgreSQL in %s: %w", c.opts.Dir, err)
+			}
+		}
 	}
+	for _, stale := range []string{pidFile, c.path("run", "pg", ".s.PGSQL.5432.lock"), c.path("run", "pg", ".s.PGSQL.5432")} {
+		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func releaseSegment(key, id int) error {
 	var ds unix.SysvShmDesc
-	if _, err := unix.SysvShmCtl(id, unix.IPC_STAT, &ds); err != nil {
-		return nil // gone
+	ours := func() bool { // after a reboot the id may be another's
+		_, err := unix.SysvShmCtl(id, unix.IPC_STAT, &ds)
+		return err == nil && int(ds.Perm.Key) == key
 	}
-	// After a reboot the id may be another's.
-	if int(ds.Perm.Key) != key || ds.Nattch != 0 {
+	if !waitFor(10*time.Second, func() bool { return !ours() || ds.Nattch == 0 }) {
+		return fmt.Errorf("processes are still attached to shared memory %d", id)
+	}
+	if !ours() {
 		return nil
 	}
 	if _, err := unix.SysvShmCtl(id, unix.IPC_RMID, nil); err != nil && !errors.Is(err, syscall.EINVAL) {
-		return fmt.Errorf("remove PostgreSQL's shared memory %d: %w", id, err)
+		return fmt.Errorf("remove shared memory %d: %w", id, err)
 	}
 	return nil
 }
