@@ -1,0 +1,263 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Client talks to the daemon. It is safe for concurrent use.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client for the daemon behind a Unix socket; nothing is
+// connected before the first request.
+func NewClient(socket string) *Client {
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "unix", socket)
+		},
+		DisableCompression: true,
+	}}}
+}
+
+// UnreachableError means that no answer came from the daemon.
+type UnreachableError struct {
+	Socket string
+	// Connected says that the connection broke later, so that the daemon may have
+	// acted on the request.
+	Connected bool
+	Err       error
+}
+
+// Error says which socket was tried.
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("cannot reach the daemon at %s: %v", e.Socket, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Submit submits a sweep, or plans it where the request says TestOnly. A broken
+// connection is tried once more with the same idempotency key.
+func (c *Client) Submit(ctx context.Context, req SubmitRequest) (SubmitResponse, error) {
+	resp, err := call[SubmitResponse](ctx, c, http.MethodPost, "/v1/sweeps", nil, req)
+	var lost *UnreachableError
+	if errors.As(err, &lost) && lost.Connected && ctx.Err() == nil && req.IdempotencyKey != "" {
+		return call[SubmitResponse](ctx, c, http.MethodPost, "/v1/sweeps", nil, req)
+	}
+	return resp, err
+}
+
+// SweepFilter narrows the list of sweeps.
+type SweepFilter struct {
+	Users    []string // empty for everybody's
+	Accounts []string
+	States   []string
+	IDs      []int64
+	// Recent also lists sweeps that ended within so long.
+	Recent time.Duration
+	Limit  int
+}
+
+// Sweeps lists sweeps that have not ended (and recent ones), oldest first.
+func (c *Client) Sweeps(ctx context.Context, f SweepFilter) ([]SweepSummary, error) {
+	q := url.Values{"user": f.Users, "account": f.Accounts, "state": f.States}
+	for _, id := range f.IDs {
+		q.Add("id", strconv.FormatInt(id, 10))
+	}
+	if f.Recent > 0 {
+		q.Set("recent_s", strconv.FormatInt(int64(f.Recent/time.Second), 10))
+	}
+	if f.Limit > 0 {
+		q.Set("limit", strconv.Itoa(f.Limit))
+	}
+	return call[[]SweepSummary](ctx, c, http.MethodGet, "/v1/sweeps", q, nil)
+}
+
+// Summary returns one sweep's line of the queue.
+func (c *Client) Summary(ctx context.Context, sweep int64) (SweepSummary, error) {
+	return call[SweepSummary](ctx, c, http.MethodGet, sweepPath(sweep, "summary"), nil, nil)
+}
+
+// Sweep returns everything about a sweep.
+func (c *Client) Sweep(ctx context.Context, sweep int64) (Sweep, error) {
+	return call[Sweep](ctx, c, http.MethodGet, sweepPath(sweep, ""), nil, nil)
+}
+
+// SweepRuns lists the runs of a sweep, without their attempts.
+func (c *Client) SweepRuns(ctx context.Context, sweep int64, states []string) ([]Run, error) {
+	return call[[]Run](ctx, c, http.MethodGet, sweepPath(sweep, "runs"), url.Values{"state": states}, nil)
+}
+
+// Results returns the aggregates of a sweep's settings in the sweep's order.
+func (c *Client) Results(ctx context.Context, sweep int64) (Results, error) {
+	return call[Results](ctx, c, http.MethodGet, sweepPath(sweep, "results"), nil, nil)
+}
+
+// Setting returns everything about the setting whose hash begins with prefix.
+func (c *Client) Setting(ctx context.Context, prefix string) (Setting, error) {
+	return call[Setting](ctx, c, http.MethodGet, "/v1/settings/"+url.PathEscape(prefix), nil, nil)
+}
+
+// Run returns everything about a run.
+func (c *Client) Run(ctx context.Context, id int64) (Run, error) {
+	return call[Run](ctx, c, http.MethodGet, "/v1/runs/"+strconv.FormatInt(id, 10), nil, nil)
+}
+
+// Act cancels, holds, releases or requeues.
+func (c *Client) Act(ctx context.Context, req ActionRequest) (ActionResponse, error) {
+	return call[ActionResponse](ctx, c, http.MethodPost, "/v1/actions", nil, req)
+}
+
+// Sites lists the clusters that the daemon feeds.
+func (c *Client) Sites(ctx context.Context) ([]Site, error) {
+	return call[[]Site](ctx, c, http.MethodGet, "/v1/sites", nil, nil)
+}
+
+// SetSiteMode pauses, drains or resumes a site.
+func (c *Client) SetSiteMode(ctx context.Context, name string, req SiteRequest) (Site, error) {
+	return call[Site](ctx, c, http.MethodPost, "/v1/sites/"+url.PathEscape(name)+"/mode", nil, req)
+}
+
+// Dead lists the dead-letter list, of one sweep where sweep is not 0.
+func (c *Client) Dead(ctx context.Context, sweep int64) ([]DeadRun, error) {
+	q := url.Values{}
+	if sweep != 0 {
+		q.Set("sweep", strconv.FormatInt(sweep, 10))
+	}
+	return call[[]DeadRun](ctx, c, http.MethodGet, "/v1/dead", q, nil)
+}
+
+// ReleaseDead gives runs of the dead-letter list a new chance.
+func (c *Client) ReleaseDead(ctx context.Context, runs []int64) (ActionResponse, error) {
+	return call[ActionResponse](ctx, c, http.MethodPost, "/v1/dead/release", nil, map[string][]int64{"runs": runs})
+}
+
+// Version asks the daemon for its build and for who it takes the caller for.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	return call[Version](ctx, c, http.MethodGet, "/v1/version", nil, nil)
+}
+
+// Log copies a log of a run's latest attempt to w. With follow it goes on
+// until the run has ended.
+func (c *Client) Log(ctx context.Context, w io.Writer, run int64, kind LogKind, follow bool) error {
+	q := url.Values{"kind": {string(kind)}}
+	if follow {
+		q.Set("follow", "1")
+	}
+	resp, err := c.do(ctx, http.MethodGet, "/v1/runs/"+strconv.FormatInt(run, 10)+"/log", q, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("read log: %w", err)
+	}
+	return nil
+}
+
+func sweepPath(id int64, rest string) string {
+	p := "/v1/sweeps/" + strconv.FormatInt(id, 10)
+	if rest != "" {
+		p += "/" + rest
+	}
+	return p
+}
+
+// call sends one request and decodes its answer into a T.
+func call[T any](ctx context.Context, c *Client, method, path string, q url.Values, body any) (T, error) {
+	var out T
+	resp, err := c.do(ctx, method, path, q, body)
+	if err != nil {
+		return out, err
+	}
+	defer resp.Body.Close()
+	// Axis values keep their digits: a seed does not fit into a float64.
+	d := json.NewDecoder(resp.Body)
+	d.UseNumber()
+	if err := d.Decode(&out); err != nil {
+		if ctx.Err() != nil {
+			return out, ctx.Err()
+		}
+		return out, &UnreachableError{Socket: c.socket, Connected: true, Err: fmt.Errorf("read answer: %w", err)}
+	}
+	return out, nil
+}
+
+func (c *Client) do(ctx context.Context, method, path string, q url.Values, body any) (*http.Response, error) {
+	var payload io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("encode request: %w", err)
+		}
+		payload = bytes.NewReader(b)
+	}
+	// The host is a fixed word: the transport dials the socket whatever it says.
+	target := "http://sbenchd" + path
+	if len(q) > 0 {
+		target += "?" + q.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, payload)
+	if err != nil {
+		return nil, fmt.Errorf("build request: %w", err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, c.unreachable(err)
+	}
+	if resp.StatusCode/100 != 2 {
+		defer resp.Body.Close()
+		return nil, problemOf(resp)
+	}
+	return resp, nil
+}
+
+// problemOf reads a failed answer. One that is not ours is an internal fault.
+func problemOf(resp *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, MaxRequestBytes))
+	var p Problem
+	if err == nil && json.Unmarshal(b, &p) == nil && p.Code != "" {
+		return &p
+	}
+	text := strings.TrimSpace(string(b))
+	if len(text) > 200 {
+		text = text[:200] + "…"
+	}
+	return &Problem{Code: CodeInternal, Message: fmt.Sprintf("the daemon answered %s: %s", resp.Status, text)}
+}
+
+// unreachable strips the method and the made-up URL off a transport error.
+func (c *Client) unreachable(err error) *UnreachableError {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return &UnreachableError{Socket: c.socket, Err: op.Err}
+	}
+	return &UnreachableError{Socket: c.socket, Connected: true, Err: err}
+}

@@ -1,0 +1,116 @@
+package api
+
+import "time"
+
+// SubmitRequest is the body of POST /v1/sweeps. The daemon parses and expands
+// File itself; nothing that a client computed is trusted.
+type SubmitRequest struct {
+	// IdempotencyKey makes a repeated request (a lost answer) return the first
+	// one's sweep. It is the client's random text of 16 to 64 characters.
+	IdempotencyKey string  `json:"idempotency_key"`
+	FileName       string  `json:"file_name"` // for messages only
+	File           string  `json:"file"`      // the sweep file's text
+	Options        Options `json:"options"`
+	// TestOnly plans and answers, and stores nothing.
+	TestOnly bool `json:"test_only"`
+}
+
+// Options are what the command line, the environment and #SBENCH lines say, in
+// this order of precedence, already merged. They win over the sweep file; nil,
+// "" and empty mean "not given".
+type Options struct {
+	Site string `json:"site,omitempty"`
+	// Set holds "axis.path=value" assignments that replace the sweep file's
+	// values before anything is expanded or hashed.
+	Set     []string `json:"set,omitempty"`
+	Repeats *int     `json:"repeats,omitempty"`
+
+	JobName      string     `json:"job_name,omitempty"`
+	Partition    string     `json:"partition,omitempty"`
+	Account      string     `json:"account,omitempty"`
+	QOS          string     `json:"qos,omitempty"`
+	TimeLimitS   *int64     `json:"time_limit_s,omitempty"` // of one task
+	Constraint   string     `json:"constraint,omitempty"`   // sets hardware.constraint
+	NodeList     string     `json:"nodelist,omitempty"`
+	ExcludeNodes string     `json:"exclude_nodes,omitempty"`
+	Gres         string     `json:"gres,omitempty"`      // sets hardware.gpu and hardware.gpus
+	Exclusive    bool       `json:"exclusive,omitempty"` // sets hardware.placement: node
+	Switches     *int       `json:"switches,omitempty"`  // sets hardware.switches
+	Reservation  string     `json:"reservation,omitempty"`
+	Nice         *int       `json:"nice,omitempty"`
+	Wckey        string     `json:"wckey,omitempty"`
+	Comment      string     `json:"comment,omitempty"`
+	Hold         bool       `json:"hold,omitempty"`
+	Begin        *time.Time `json:"begin,omitempty"`
+	Dependency   string     `json:"dependency,omitempty"`
+	MailType     []string   `json:"mail_type,omitempty"`
+	MailUser     string     `json:"mail_user,omitempty"`
+
+	Priority    string   `json:"priority,omitempty"` // urgent, normal, bulk
+	Force       bool     `json:"force,omitempty"`    // run what reuse would skip
+	MaxInflight *int     `json:"max_inflight,omitempty"`
+	MaxGPUHours *float64 `json:"max_gpu_hours,omitempty"` // refuse a forecast above it
+	MaxCost     *float64 `json:"max_cost,omitempty"`      // refuse a forecast above it, in the site's currency
+}
+
+// SubmitResponse answers a submission.
+type SubmitResponse struct {
+	// SweepID is 0 for a test-only request.
+	SweepID int64 `json:"sweep_id"`
+	// Repeated says that the idempotency key was known: SweepID is the first one's.
+	Repeated bool         `json:"repeated"`
+	Plan     Plan         `json:"plan"`
+	Warnings []Diagnostic `json:"warnings"`
+	Notes    []string     `json:"notes"` // what is accepted and has no effect yet, or is worth knowing
+}
+
+// Plan is what a submission will do.
+type Plan struct {
+	Name          string `json:"name"`
+	Site          string `json:"site"`
+	Cluster       string `json:"cluster"`
+	HardwareClass string `json:"hardware_class"`
+	Settings      int    `json:"settings"`
+	Runs          int    `json:"runs"`
+	Tasks         int    `json:"tasks"`
+	Arrays        int    `json:"arrays"`
+	// GPUHours is the forecast of held GPUs times hours: a setting with
+	// placement node holds all GPUs of its nodes.
+	GPUHours float64 `json:"gpu_hours"`
+	// Cost is null where the site has no rate.
+	Cost     *float64      `json:"cost"`
+	Currency string        `json:"currency"`
+	Batches  []PlanArray   `json:"batches"`
+	Detail   []PlanSetting `json:"settings_detail"`
+	Skipped  []PlanSkip    `json:"skipped"`
+}
+
+// PlanArray is one job array of the plan.
+type PlanArray struct {
+	Partition  string `json:"partition"`
+	Account    string `json:"account"`
+	QOS        string `json:"qos"`
+	Gres       string `json:"gres"`
+	Nodes      int    `json:"nodes"`
+	Constraint string `json:"constraint"`
+	Switches   int    `json:"switches"`
+	Exclusive  bool   `json:"exclusive"`
+	TimeLimitS int64  `json:"time_limit_s"`
+	Tasks      int    `json:"tasks"`
+	Runs       int    `json:"runs"`
+}
+
+// PlanSetting is one setting of the plan.
+type PlanSetting struct {
+	SettingHash string         `json:"setting_hash"`
+	Axes        map[string]any `json:"axes"`
+	Repeats     int            `json:"repeats"`
+	HeldGPUs    int            `json:"held_gpus"`
+	RunSeconds  float64        `json:"run_seconds"` // forecast of one run, start-up included
+}
+
+// PlanSkip is a setting that would not be run, and why.
+type PlanSkip struct {
+	SettingHash string `json:"setting_hash"`
+	Reason      string `json:"reason"`
+}

@@ -1,0 +1,262 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// SweepSummary is one line of the queue.
+type SweepSummary struct {
+	ID          int64      `json:"id"`
+	Name        string     `json:"name"`
+	User        string     `json:"user"`
+	Account     string     `json:"account"`
+	Site        string     `json:"site"`
+	State       string     `json:"state"` // held, pending, running, complete, incomplete, cancelled
+	Priority    string     `json:"priority"`
+	SubmittedAt time.Time  `json:"submitted_at"`
+	BeginAt     *time.Time `json:"begin_at"`
+	EndedAt     *time.Time `json:"ended_at"`
+	GPUHours    *float64   `json:"gpu_hours_forecast"`
+
+	SettingsTotal    int            `json:"settings_total"`
+	SettingsFinal    int            `json:"settings_final"`    // every run terminal and aggregated
+	SettingsComplete int            `json:"settings_complete"` // final, and every run valid
+	RunsTotal        int            `json:"runs_total"`
+	Runs             map[string]int `json:"runs_by_state"`
+	// ETA is when the runs still to do would end at the sweep's own pace; null
+	// until a run has ended.
+	ETA *time.Time `json:"eta"`
+}
+
+// Terminal reports whether every run has ended and every setting is final.
+func (s SweepSummary) Terminal() bool {
+	return s.RunsTotal > 0 && s.RunsOpen() == 0 && s.SettingsFinal >= s.SettingsTotal
+}
+
+// Complete reports whether every setting is final with all its runs valid.
+func (s SweepSummary) Complete() bool {
+	return s.Terminal() && s.SettingsComplete >= s.SettingsTotal
+}
+
+// RunsOpen is the number of runs that may still change by themselves.
+func (s SweepSummary) RunsOpen() int {
+	open := 0
+	for _, state := range []string{"pending", "submitted", "provisioning", "running"} {
+		open += s.Runs[state]
+	}
+	return open
+}
+
+// Sweep is everything about a sweep.
+type Sweep struct {
+	SweepSummary
+	HardwareClass string           `json:"hardware_class"`
+	File          string           `json:"file"` // the submitted text
+	Options       json.RawMessage  `json:"options"`
+	Settings      []SettingSummary `json:"settings"`
+	Transitions   []Transition     `json:"transitions"`
+}
+
+// SettingSummary is a setting within a sweep.
+type SettingSummary struct {
+	SettingHash string         `json:"setting_hash"`
+	Axes        map[string]any `json:"axes"`
+	NValid      int            `json:"n_valid"`
+	NTotal      int            `json:"n_total"`
+	IsFinal     bool           `json:"is_final"`
+	Reasons     []string       `json:"reasons"` // why runs are missing, most frequent first
+	Runs        map[string]int `json:"runs_by_state"`
+}
+
+// Setting is everything about a setting, over all sweeps that the caller may see.
+type Setting struct {
+	SettingHash   string          `json:"setting_hash"`
+	SeriesHash    string          `json:"series_hash"`
+	Axes          map[string]any  `json:"axes"`
+	CanonicalSpec json.RawMessage `json:"canonical_spec"`
+	Sweeps        []int64         `json:"sweeps"`
+	Runs          []Run           `json:"runs"`
+}
+
+// Run is one execution of a setting.
+type Run struct {
+	ID             int64        `json:"id"`
+	SweepID        int64        `json:"sweep_id"`
+	SettingHash    string       `json:"setting_hash"`
+	Repeat         int          `json:"repeat"` // from 0
+	State          string       `json:"state"`
+	Reason         string       `json:"reason"`
+	User           string       `json:"user"`
+	Site           string       `json:"site"`
+	BatchToken     *string      `json:"batch_token"`
+	TaskIndex      *int         `json:"task_index"`
+	SlurmJobID     *string      `json:"slurm_job_id"` // of the task it is in now: 123_4
+	UpdatedAt      time.Time    `json:"updated_at"`
+	RefusalReasons []string     `json:"refusal_reasons"` // of the latest attempt
+	Attempts       []Attempt    `json:"attempts"`
+	Transitions    []Transition `json:"transitions"`
+}
+
+// Attempt is one run on one allocation.
+type Attempt struct {
+	ID           int64           `json:"id"`
+	SlurmJobID   string          `json:"slurm_job_id"` // 123_4, or the raw id where the array is unknown
+	Cluster      string          `json:"cluster"`
+	JobIDRaw     int64           `json:"job_id_raw"`
+	RestartCount int             `json:"restart_count"`
+	SlurmState   *string         `json:"slurm_state"`
+	Nodes        []string        `json:"nodes"`
+	ExitClass    *string         `json:"exit_class"`
+	Valid        *bool           `json:"valid"`
+	Reasons      []string        `json:"reasons"`
+	Findings     []string        `json:"findings"`
+	StartedAt    *time.Time      `json:"started_at"`
+	EndedAt      *time.Time      `json:"ended_at"`
+	Checks       json.RawMessage `json:"checks"`
+	Directory    string          `json:"directory"`
+}
+
+// Transition is one change of state. Nothing is ever overwritten silently.
+type Transition struct {
+	Entity   string          `json:"entity"` // sweep, run, batch, task, attempt
+	EntityID string          `json:"entity_id"`
+	From     string          `json:"from"`
+	To       string          `json:"to"`
+	At       time.Time       `json:"at"`
+	Actor    string          `json:"actor"`
+	Reason   string          `json:"reason"`
+	Evidence json.RawMessage `json:"evidence"`
+}
+
+// Results is the answer of GET /v1/sweeps/{id}/results.
+type Results struct {
+	SweepID  int64    `json:"sweep_id"`
+	Name     string   `json:"name"`
+	Complete bool     `json:"complete"`
+	Settings []Result `json:"settings"`
+}
+
+// Result is one setting's row.
+type Result struct {
+	SettingHash   string            `json:"setting_hash"`
+	SeriesHash    string            `json:"series_hash"`
+	HardwareClass string            `json:"hardware_class"`
+	Axes          map[string]any    `json:"axes"`
+	NValid        int               `json:"n_valid"`
+	NTotal        int               `json:"n_total"`
+	IsFinal       bool              `json:"is_final"`
+	Findings      []string          `json:"findings"`
+	Reasons       []string          `json:"reasons"`
+	Warnings      []string          `json:"warnings"`
+	Metrics       map[string]Metric `json:"metrics"`
+}
+
+// Metric is one metric over the valid runs of a setting, in the unit that its
+// name says. Null is unknown: no valid run, or too few for an interval.
+type Metric struct {
+	N      int      `json:"n"`
+	Mean   *float64 `json:"mean"`
+	StdDev *float64 `json:"stddev"`
+	CILow  *float64 `json:"ci_low"`
+	CIHigh *float64 `json:"ci_high"`
+}
+
+// Site is a cluster as the daemon feeds it.
+type Site struct {
+	Name          string    `json:"name"`
+	Cluster       string    `json:"cluster"`
+	HardwareClass string    `json:"hardware_class"`
+	Mode          string    `json:"mode"` // active, drain, paused
+	Reason        string    `json:"reason"`
+	ChangedBy     string    `json:"changed_by"`
+	ChangedAt     time.Time `json:"changed_at"`
+}
+
+// SiteRequest is the body of POST /v1/sites/{name}/mode.
+type SiteRequest struct {
+	Mode   string `json:"mode"`
+	Reason string `json:"reason"`
+}
+
+// Action is what is done to sweeps, settings or runs.
+type Action string
+
+// The actions.
+const (
+	ActionCancel  Action = "cancel"
+	ActionHold    Action = "hold"
+	ActionRelease Action = "release"
+	ActionRequeue Action = "requeue"
+)
+
+// Kind is what an action or a look-up is about.
+type Kind string
+
+// The kinds.
+const (
+	KindSweep   Kind = "sweep"
+	KindSetting Kind = "setting"
+	KindRun     Kind = "run"
+)
+
+// ActionRequest is the body of POST /v1/actions. Either IDs or All is given.
+type ActionRequest struct {
+	Action Action `json:"action"`
+	Kind   Kind   `json:"kind"`
+	// IDs are sweep or run numbers, or settings' hashes or unique prefixes of them.
+	IDs []string `json:"ids"`
+	// Sweep narrows settings to one sweep; 0 for all that the caller may touch.
+	Sweep int64 `json:"sweep,omitempty"`
+	// All means everything that the caller may touch, narrowed by User and Site.
+	All    bool   `json:"all,omitempty"`
+	User   string `json:"user,omitempty"`
+	Site   string `json:"site,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// ActionResponse says what changed.
+type ActionResponse struct {
+	Sweeps []int64 `json:"sweeps"` // whose runs were touched
+	Runs   int     `json:"runs"`   // runs that changed state
+	// Unchanged counts runs whose state did not allow the action.
+	Unchanged int `json:"unchanged"`
+}
+
+// DeadRun is one entry of the dead-letter list.
+type DeadRun struct {
+	RunID       int64     `json:"run_id"`
+	SweepID     int64     `json:"sweep_id"`
+	SettingHash string    `json:"setting_hash"`
+	Repeat      int       `json:"repeat"`
+	User        string    `json:"user"`
+	Reason      string    `json:"reason"`
+	Attempts    int       `json:"attempts"`
+	DeadSince   time.Time `json:"dead_since"`
+}
+
+// LogKind chooses one of the logs of an attempt.
+type LogKind string
+
+// The logs.
+const (
+	LogEngine LogKind = "engine"
+	LogRunner LogKind = "runner"
+	LogSlurm  LogKind = "slurm"
+)
+
+// Version is the answer of GET /v1/version.
+type Version struct {
+	Version string `json:"version"`
+	User    string `json:"user"` // who the daemon takes the caller for
+}
+
+// Text says in words what an action changed.
+func (r ActionResponse) Text() string {
+	s := fmt.Sprintf("%d runs of %d sweeps", r.Runs, len(r.Sweeps))
+	if r.Unchanged > 0 {
+		s += fmt.Sprintf("; %d runs were in no state for it", r.Unchanged)
+	}
+	return s
+}
