@@ -1,0 +1,119 @@
+// Package fingerprint says what an attempt ran on and compares it with what the
+// setting pins, difference by difference. It promises that a pinned item which
+// could not be read never passes: unknown refuses like wrong does. The package
+// is pure.
+package fingerprint
+
+// Version is the version of the fingerprint's format.
+const Version = 1
+
+// Fingerprint is the realized environment of an attempt. A nil pointer or an
+// empty string means: could not be read, or does not exist.
+type Fingerprint struct {
+	Version    int         `json:"version"`
+	Runner     string      `json:"runner"` // version of sbench-runner
+	Image      Artefact    `json:"image"`
+	Checkpoint Artefact    `json:"checkpoint"`
+	Container  Container   `json:"container"`
+	Engine     Engine      `json:"engine"`
+	Nodes      []Node      `json:"nodes"` // rank 0 first
+	Allocation *Allocation `json:"allocation"`
+}
+
+// Artefact is a file or folder by content.
+type Artefact struct {
+	Kind   string `json:"kind"` // sif, host, file, directory; "" for none
+	Path   string `json:"path"`
+	Digest string `json:"digest"` // "sha256:<hex>"
+	Size   int64  `json:"size_bytes"`
+	Files  int    `json:"files"`
+	// Libraries are the shared libraries of a host program.
+	Libraries []Library `json:"libraries,omitempty"`
+}
+
+// Library is a shared library that a host program is linked with.
+type Library struct {
+	Name   string `json:"name"`
+	Path   string `json:"path"`   // "" where it was not found
+	Digest string `json:"digest"` // "sha256:<hex>"
+}
+
+// Container is the program that runs an image.
+type Container struct {
+	Program string `json:"program"` // "" for image.kind host
+	Version string `json:"version"` // what it says of itself
+}
+
+// Engine is what the engine says of itself, asked from inside its container.
+type Engine struct {
+	Kind    string            `json:"kind"`
+	Version string            `json:"version"`
+	CUDA    string            `json:"cuda"` // CUDA runtime
+	NCCL    string            `json:"nccl"`
+	Torch   string            `json:"torch"`
+	Argv    []string          `json:"argv"`  // as started, after the container program
+	Flags   map[string]string `json:"flags"` // resolved, where the engine reports them
+}
+
+// Node is what can be read on one node.
+type Node struct {
+	Hostname        string            `json:"hostname"`
+	Kernel          string            `json:"kernel"` // uname -r
+	OS              string            `json:"os"`
+	Arch            string            `json:"arch"` // GOARCH
+	BootID          string            `json:"boot_id"`
+	CPUModel        string            `json:"cpu_model"`
+	CPUs            int               `json:"cpus"`         // online
+	CPUsAllowed     []int             `json:"cpus_allowed"` // of this step
+	Governor        string            `json:"governor"`     // "mixed: a, b" where CPUs differ
+	Turbo           string            `json:"turbo"`        // enabled, disabled
+	SMT             string            `json:"smt"`          // on, off, …
+	NUMA            []NUMANode        `json:"numa"`
+	MemoryBytes     int64             `json:"memory_bytes"`
+	HugepagesTotal  *int64            `json:"hugepages_total"`
+	HugepageBytes   *int64            `json:"hugepage_bytes"`
+	THP             string            `json:"transparent_hugepages"`
+	ShmBytes        *int64            `json:"shm_bytes"`            // size of /dev/shm
+	MemlockBytes    *int64            `json:"memlock_limit_bytes"`  // nil also for unlimited
+	NofileHard      *int64            `json:"nofile_hard_limit"`    //
+	MemoryMax       *int64            `json:"cgroup_memory_bytes"`  // limit of the step; nil for none
+	LoadAverage     *float64          `json:"load_average_1m"`      // before the engine started
+	OtherBusyCPUs   *float64          `json:"other_busy_cpus"`      // CPUs that others used before the engine started
+	Env             map[string]string `json:"env"`                  // relevant variables
+	GPUSource       string            `json:"gpu_source"`           // nvml, slurm (emulated), none
+	GPUError        string            `json:"gpu_error"`            // why there is no snapshot
+	GPUs            *GPUs             `json:"gpus"`                 // from NVML
+	GPUsAllocated   *int              `json:"gpus_allocated"`       // that Slurm gave this step on this node
+	GPUsAllocatedID []string          `json:"gpus_allocated_index"` // as Slurm numbers them
+}
+
+// NUMANode is a memory node.
+type NUMANode struct {
+	ID          int    `json:"id"`
+	CPUs        string `json:"cpus"` // as the kernel lists them: 0-3,8
+	MemoryBytes int64  `json:"memory_bytes"`
+}
+
+// Allocation is what Slurm gave.
+type Allocation struct {
+	Cluster         string `json:"cluster"`
+	JobID           string `json:"job_id"` // raw
+	ArrayJobID      string `json:"array_job_id"`
+	ArrayTaskID     string `json:"array_task_id"`
+	StepID          string `json:"step_id"`
+	RestartCount    int    `json:"restart_count"`
+	Partition       string `json:"partition"`
+	Account         string `json:"account"`
+	QOS             string `json:"qos"`
+	NodeList        string `json:"node_list"`
+	NodeName        string `json:"node_name"` // of this step's first node
+	Nodes           *int   `json:"nodes"`
+	CPUsOnNode      string `json:"cpus_on_node"`
+	TRES            string `json:"tres"` // what was asked for per job, step, node or task
+	GPUs            string `json:"gpus"` // indices on this node
+	Constraints     string `json:"constraints"`
+	TopologyAddress string `json:"topology_address"` // switch.switch.node
+	TopologyPattern string `json:"topology_pattern"`
+	CPUBind         string `json:"cpu_bind"`
+	MemPerNode      string `json:"mem_per_node"`
+}
