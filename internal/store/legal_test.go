@@ -74,4 +74,3 @@ func TestVerifyLegalTransitions(t *testing.T) {
 		t.Errorf("lifecycle and legal_transition differ (-lifecycle +sql); run go test ./internal/store -run Verify -update:\n%s", diff)
 	}
 }
-

@@ -1,0 +1,339 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sbench/internal/lifecycle"
+	"sbench/internal/setting"
+)
+
+// NewSweep is an admitted submission.
+type NewSweep struct {
+	Name     string
+	UserName string
+	UID      int
+	Account  string
+	Site     string
+	Priority string // urgent, normal, bulk; "" is normal
+	// IdempotencyKey makes a repeated submission of the same user return the
+	// first one's sweep; "" for none.
+	IdempotencyKey string
+	File           string          // the sweep file as submitted
+	Options        json.RawMessage // what came with it; nil for none
+	Repeats        json.RawMessage // the repeat policy; nil for none
+	SLO            map[string]time.Duration
+	MaxErrorRate   float64
+	HardwareClass  string     // of the site: real, emulated
+	GPUHours       *float64   // forecast of held GPUs
+	BeginAt        *time.Time // not planned before
+	Held           bool       // not planned until released
+	Budget         lifecycle.Budget
+	Settings       []NewSetting // in their order; no hash twice
+}
+
+// NewSetting is one setting of a sweep, with the number of its runs.
+type NewSetting struct {
+	Hash, SeriesHash string
+	CanonicalSpec    []byte // the bytes whose SHA-256 is Hash
+	Setting          setting.Setting
+	Repeats          int
+}
+
+const (
+	sqlInsertSweep = `
+insert into sweep (name, user_name, uid, account, site, priority, idempotency_key, request_digest, file, options,
+                   repeats, slo, max_error_rate, hardware_class, gpu_hours, begin_at, submitted_at, changed_at,
+                   n_settings, n_runs)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19)
+on conflict (uid, idempotency_key) do nothing
+returning id`
+	sqlSweepOfKey     = `select id, request_digest from sweep where uid = $1 and idempotency_key = $2`
+	sqlInsertSettings = `
+insert into setting (setting_hash, series_hash, canonical_spec)
+select * from unnest($1::text[], $2::text[], $3::json[])
+on conflict (setting_hash) do nothing`
+)
+
+// CreateSweep stores a sweep, its settings and its runs in one transaction.
+// created is false where the idempotency key was known: id is then the first
+// one's. The error is ErrConflict where the key came with another request.
+func (s *Store) CreateSweep(ctx context.Context, n NewSweep) (id int64, created bool, err error) {
+	digest, err := n.digest()
+	if err != nil {
+		return 0, false, err
+	}
+	err = s.WithTx(ctx, func(tx *Tx) error {
+		id, created, err = tx.createSweep(ctx, n, digest)
+		return err
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("create sweep %s: %w", n.Name, err)
+	}
+	return id, created, nil
+}
+
+// digest tells whether two requests ask for the same.
+func (n NewSweep) digest() (string, error) {
+	h := sha256.New()
+	options, err := json.Marshal([]any{n.Name, n.Account, n.Site, n.Priority, n.File, n.Options, n.Held, n.BeginAt})
+	if err != nil {
+		return "", fmt.Errorf("encode options of sweep %s: %w", n.Name, err)
+	}
+	h.Write(options)
+	for _, c := range n.Settings {
+		fmt.Fprintf(h, "%s %d\n", c.Hash, c.Repeats)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id int64, created bool, err error) {
+	runs := 0
+	for _, c := range n.Settings {
+		runs += c.Repeats
+	}
+	var key *string
+	if n.IdempotencyKey != "" {
+		key = &n.IdempotencyKey
+	}
+	slo := n.SLO
+	if slo == nil {
+		slo = map[string]time.Duration{}
+	}
+	options := n.Options
+	if options == nil {
+		options = json.RawMessage(`{}`)
+	}
+	err = tx.QueryRow(ctx, sqlInsertSweep, n.Name, n.UserName, n.UID, n.Account, n.Site, cmp.Or(n.Priority, "normal"),
+		key, digest, n.File, options, n.Repeats, slo, n.MaxErrorRate, n.HardwareClass, n.GPUHours, n.BeginAt, tx.now,
+		len(n.Settings), runs).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		var first string
+		if err := tx.QueryRow(ctx, sqlSweepOfKey, n.UID, n.IdempotencyKey).Scan(&id, &first); err != nil {
+			return 0, false, err
+		}
+		if first != digest {
+			return 0, false, fmt.Errorf("sweep %d: %w", id, ErrConflict)
+		}
+		return id, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	if err := tx.insertSettings(ctx, n.Settings); err != nil {
+		return 0, false, err
+	}
+	return id, true, tx.copyRuns(ctx, id, n, runs)
+}
+
+func (tx *Tx) insertSettings(ctx context.Context, settings []NewSetting) error {
+	// In the order of their hashes, so that two submissions of the same settings
+	// wait for each other instead of deadlocking.
+	sorted := slices.SortedFunc(slices.Values(settings), func(a, b NewSetting) int { return strings.Compare(a.Hash, b.Hash) })
+	hashes, series, specs := make([]string, len(sorted)), make([]string, len(sorted)), make([]string, len(sorted))
+	for i, c := range sorted {
+		hashes[i], series[i], specs[i] = c.Hash, c.SeriesHash, string(c.CanonicalSpec)
+	}
+	if _, err := tx.Exec(ctx, sqlInsertSettings, hashes, series, specs); err != nil {
+		return fmt.Errorf("insert settings: %w", err)
+	}
+	return nil
+}
+
+func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) error {
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"sweep_setting"},
+		[]string{"sweep_id", "setting_hash", "ordinal", "repeats", "setting"},
+		pgx.CopyFromSlice(len(n.Settings), func(i int) ([]any, error) {
+			c := &n.Settings[i]
+			text, err := json.Marshal(&c.Setting)
+			return []any{id, c.Hash, int32(i), int32(c.Repeats), text}, err
+		}))
+	if err != nil {
+		return fmt.Errorf("copy settings: %w", err)
+	}
+	budget := n.Budget
+	if budget == (lifecycle.Budget{}) {
+		budget = lifecycle.DefaultBudget()
+	}
+	next, repeat := 0, 0
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"run"},
+		[]string{"sweep_id", "setting_hash", "repeat", "budget_attempts", "budget_free", "held", "state", "actor", "changed_at"},
+		pgx.CopyFromFunc(func() ([]any, error) {
+			for next < len(n.Settings) && repeat == n.Settings[next].Repeats {
+				next, repeat = next+1, 0
+			}
+			if next == len(n.Settings) {
+				return nil, nil
+			}
+			row := []any{
+				id, n.Settings[next].Hash, int32(repeat), int32(budget.Attempts), int32(budget.Free), n.Held,
+				string(lifecycle.RunPending), string(lifecycle.ActorAdmit), tx.now,
+			}
+			repeat++
+			return row, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("copy %d runs: %w", runs, err)
+	}
+	return nil
+}
+
+// SweepState is what became of a sweep as a whole.
+type SweepState string
+
+// The sweep states.
+const (
+	SweepActive     SweepState = "active"     // something may still happen
+	SweepComplete   SweepState = "complete"   // over; every run complete or skipped
+	SweepIncomplete SweepState = "incomplete" // over; some run failed or dead
+	SweepCancelled  SweepState = "cancelled"  // over; some run cancelled, and none failed or dead
+)
+
+// Sweep is a sweep with the counts of its parts.
+type Sweep struct {
+	ID            int64
+	Name          string
+	UserName      string
+	UID           int `db:"uid"`
+	Account       string
+	Site          string
+	Priority      string
+	File          string
+	Options       json.RawMessage
+	Repeats       json.RawMessage // nil where there is no policy
+	SLO           map[string]time.Duration
+	MaxErrorRate  float64
+	HardwareClass string
+	GPUHours      *float64
+	BeginAt       *time.Time
+	SubmittedAt   time.Time
+	State         SweepState
+	ChangedAt     time.Time
+	EndedAt       *time.Time
+	NSettings     int
+	NRuns         int
+
+	SettingsFinal    int            // every run terminal, and aggregated
+	SettingsComplete int            // final, and every run valid
+	RunsByState      map[string]int // states without a run are missing
+	RunsHeld         int            // pending and held
+}
+
+const (
+	sqlSweepColumns = `
+select s.id, s.name, s.user_name, s.uid, s.account, s.site, s.priority, s.file, s.options, s.repeats, s.slo,
+       s.max_error_rate, s.hardware_class, s.gpu_hours, s.begin_at, s.submitted_at, s.state, s.changed_at, s.ended_at,
+       s.n_settings, s.n_runs, c.settings_final, c.settings_complete,
+       coalesce(r.runs_by_state, '{}') as runs_by_state, coalesce(r.runs_held, 0) as runs_held
+  from sweep s
+  cross join lateral (
+       select count(*) filter (where ss.settled) as settings_final,
+              count(*) filter (where ss.settled and ss.n_valid >= ss.repeats) as settings_complete
+         from sweep_setting ss where ss.sweep_id = s.id) c
+  cross join lateral (
+       select jsonb_object_agg(g.state, g.n) as runs_by_state, sum(g.held)::bigint as runs_held
+         from (select state, count(*) as n, count(*) filter (where held and state = 'pending') as held
+                 from run where run.sweep_id = s.id group by state) g) r`
+	sqlSweep  = sqlSweepColumns + ` where s.id = $1`
+	sqlSweeps = sqlSweepColumns + `
+ where ($1::bigint[] is null or s.id = any($1)) and ($2::text is null or s.user_name = $2)
+   and ($3::text is null or s.account = $3) and ($4::text is null or s.site = $4)
+   and ($5::text[] is null or s.state = any($5)) and ($6::bigint is null or s.id < $6)
+ order by s.id desc limit $7`
+)
+
+// Sweep returns one sweep, or ErrNotFound.
+func (s *Store) Sweep(ctx context.Context, id int64) (Sweep, error) {
+	rows, err := s.pool.Query(ctx, sqlSweep, id)
+	if err != nil {
+		return Sweep{}, one(err, "sweep", id)
+	}
+	sweep, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Sweep])
+	return sweep, one(err, "sweep", id)
+}
+
+// SweepFilter narrows Sweeps; a zero field does not.
+type SweepFilter struct {
+	IDs      []int64
+	UserName string
+	Account  string
+	Site     string
+	States   []SweepState
+	Before   int64 // only ids below it: the next page
+	Limit    int   // at most so many; 0 for 1000
+}
+
+// Sweeps returns the sweeps that match, newest first.
+func (s *Store) Sweeps(ctx context.Context, f SweepFilter) ([]Sweep, error) {
+	return collect[Sweep](ctx, s.pool, "sweeps", sqlSweeps, f.IDs, given(f.UserName), given(f.Account), given(f.Site),
+		f.States, given(f.Before), cmp.Or(f.Limit, 1000))
+}
+
+// given is nil for the zero value.
+func given[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// SweepSetting is a setting within a sweep.
+type SweepSetting struct {
+	SweepID     int64
+	Ordinal     int
+	SettingHash string
+	SeriesHash  string
+	Setting     setting.Setting // with its labels in this sweep
+	Repeats     int             // n_total
+	StopReason  string          // why adaptive N stopped; "" where it did not
+	Settled     bool            // every run terminal, and aggregated
+	NValid      int             // of the latest aggregate
+	RunsByState map[string]int
+}
+
+const sqlSweepSettings = `
+select ss.sweep_id, ss.ordinal, ss.setting_hash, c.series_hash, ss.setting, ss.repeats, ss.stop_reason, ss.settled, ss.n_valid,
+       coalesce(r.runs_by_state, '{}') as runs_by_state
+  from sweep_setting ss
+  join setting c using (setting_hash)
+  left join (select g.setting_hash, jsonb_object_agg(g.state, g.n) as runs_by_state
+               from (select setting_hash, state, count(*) as n from run where sweep_id = $1 group by setting_hash, state) g
+              group by g.setting_hash) r using (setting_hash)
+ where ss.sweep_id = $1 and ($2::text[] is null or ss.setting_hash = any($2))
+ order by ss.ordinal`
+
+// SweepSettings returns the settings of a sweep in their order; only those of
+// hashes where there are any.
+func (s *Store) SweepSettings(ctx context.Context, sweepID int64, hashes ...string) ([]SweepSetting, error) {
+	return collect[SweepSetting](ctx, s.pool, "settings", sqlSweepSettings, sweepID, hashes)
+}
+
+// Setting is a setting over all sweeps.
+type Setting struct {
+	SettingHash   string
+	SeriesHash    string
+	CanonicalSpec json.RawMessage
+	Sweeps        []int64
+}
+
+const sqlSettings = `
+select c.setting_hash, c.series_hash, c.canonical_spec,
+       array(select sweep_id from sweep_setting ss where ss.setting_hash = c.setting_hash order by sweep_id) as sweeps
+  from setting c where c.setting_hash >= $1 and c.setting_hash < $2
+ order by c.setting_hash limit 100`
+
+// Settings returns the settings whose hash begins with prefix, at most 100.
+func (s *Store) Settings(ctx context.Context, prefix string) ([]Setting, error) {
+	return collect[Setting](ctx, s.pool, "settings", sqlSettings, prefix, prefix+"g")
+}
