@@ -1,0 +1,240 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// command writes a shell script that stands for a Slurm command.
+func command(t *testing.T, dir, name, script string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/bash\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClient_EnvironmentIsScrubbed(t *testing.T) {
+	for _, kv := range [][2]string{
+		{"SBATCH_PARTITION", "debug"}, {"SLURM_CPU_BIND", "cores"}, {"SQUEUE_FORMAT", "%i"}, {"SACCT_FORMAT", "jobid"}, {"SLURM_CLUSTERS", "other"},
+		{"SALLOC_QOS", "x"}, {"TZ", "Asia/Kolkata"}, {"LC_ALL", "C"}, {"SECRET_TOKEN", "x"}, {"SLURM_CONF", "/etc/other.conf"},
+	} {
+		t.Setenv(kv[0], kv[1])
+	}
+	dir := t.TempDir()
+	dump := filepath.Join(dir, "env")
+	command(t, dir, "squeue", "env | sort > "+dump+".squeue")
+	command(t, dir, "sbatch", "env | sort > "+dump+".sbatch; pwd >> "+dump+".sbatch; echo 5")
+	c := New(Config{BinDir: dir, Conf: "/site/slurm.conf", Env: []string{"SITE_KEY=1"}})
+	if _, err := c.Queue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Submit(t.Context(), "x", true); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string][]string{
+		"squeue": {"SLURM_CONF=/site/slurm.conf", "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0", "TZ=UTC", "LC_ALL=C.UTF-8", "SITE_KEY=1"},
+		// The job inherits sbatch's environment.
+		"sbatch": {"SLURM_CONF=/site/slurm.conf", "LC_ALL=C.UTF-8", "SITE_KEY=1"},
+	} {
+		b, err := os.ReadFile(dump + "." + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]bool{}
+		for line := range strings.Lines(string(b)) {
+			got[strings.TrimSpace(line)] = true
+			key, _, _ := strings.Cut(line, "=")
+			if strings.HasPrefix(key, "SBATCH") || strings.HasPrefix(key, "SQUEUE") || strings.HasPrefix(key, "SACCT") || strings.HasPrefix(key, "SALLOC") ||
+				key == "SECRET_TOKEN" || key == "SLURM_CPU_BIND" || key == "SLURM_CLUSTERS" || file == "sbatch" && (key == "TZ" || key == "SLURM_TIME_FORMAT") {
+				t.Errorf("%s sees %s", file, line)
+			}
+		}
+		for _, w := range want {
+			if !got[w] {
+				t.Errorf("%s does not see %s", file, w)
+			}
+		}
+	}
+}
+
+func TestClient_TimeoutEndsTheWholeTree(t *testing.T) {
+	dir := t.TempDir()
+	command(t, dir, "squeue", "sleep 300 & sleep 300")
+	c := New(Config{BinDir: dir, Timeout: 50 * time.Millisecond})
+	start := time.Now()
+	_, err := c.Queue(t.Context())
+	var e *Error
+	if !errors.As(err, &e) || !e.TimedOut || !errors.Is(err, ErrUnreachable) {
+		t.Errorf("error is %v", err)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	got := c.Stats()["squeue"]
+	got.Total = 0
+	if diff := cmp.Diff(Calls{Calls: 1, Failures: 1, Timeouts: 1}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestClient_SubmitGivesUpWhileSbatchWaitsForRoom(t *testing.T) {
+	dir := t.TempDir()
+	command(t, dir, "sbatch", "echo 'sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying' >&2; sleep 300; echo 5")
+	c := New(Config{BinDir: dir, SubmitTimeout: 100 * time.Second})
+	start := time.Now()
+	got, err := c.Submit(t.Context(), "x", true)
+	if err != nil || got.Outcome != Ambiguous || !got.Backpressure {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestClient_SubmitCancelledIsAmbiguous(t *testing.T) {
+	dir := t.TempDir()
+	started := filepath.Join(dir, "started")
+	command(t, dir, "sbatch", "touch "+started+"; sleep 300")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for {
+			if _, err := os.Stat(started); err == nil {
+				cancel()
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	got, err := New(Config{BinDir: dir}).Submit(ctx, "x", true)
+	if err != nil || got.Outcome != Ambiguous {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestClient_MissingCommandIsAnErrorNotAnOutcome(t *testing.T) {
+	if got, err := New(Config{BinDir: t.TempDir()}).Submit(t.Context(), "x", true); err == nil {
+		t.Errorf("%+v without sbatch", got)
+	}
+}
+
+func TestClient_UnreachableCaptured(t *testing.T) {
+	for capt, program := range map[string]string{
+		"squeue-ctld-down": "squeue", "squeue-ctld-stopped": "squeue", "squeue-munge-down": "squeue", "sacct-munge-down": "sacct", "scancel-ctld-down": "scancel",
+	} {
+		dir := t.TempDir()
+		text, err := filepath.Abs(filepath.Join(captures, capt+".err"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		command(t, dir, program, "cat "+text+" >&2; exit 1")
+		c := New(Config{BinDir: dir})
+		switch program {
+		case "squeue":
+			_, err = c.Queue(t.Context())
+		case "sacct":
+			_, err = c.Accounting(t.Context(), AccountingQuery{})
+		case "scancel":
+			err = c.Cancel(t.Context(), "1")
+		}
+		if !errors.Is(err, ErrUnreachable) {
+			t.Errorf("%s: %v", capt, err)
+		}
+	}
+	dir := t.TempDir()
+	command(t, dir, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+	if _, err := New(Config{BinDir: dir}).Accounting(t.Context(), AccountingQuery{}); !errors.Is(err, ErrNoAccounting) {
+		t.Errorf("error is %v", err)
+	}
+	command(t, dir, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+	if _, err := New(Config{BinDir: dir}).Queue(t.Context()); err == nil || errors.Is(err, ErrUnreachable) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestClient_Find(t *testing.T) {
+	queueRow := func(name, state string) string {
+		return strings.Join([]string{"7", "9", "2", state, "1000", "1010", "n1", "u", "None", "(null)", name}, `\x1f`) + `\x1e\n`
+	}
+	record := func(name, state, nodes, elapsed string) string {
+		return strings.Join([]string{"9", "7_2", state, "1000", "1010", "1020", elapsed, "1:0", nodes, "", "u", "a", "q", "p", name}, `\x1f`) + `\n`
+	}
+	for name, tt := range map[string]struct {
+		squeue, sacct string
+		presence      Presence
+		found         []Found
+		fails         bool
+	}{
+		"in the queue": {"printf '" + queueRow("sb-x", "RUNNING") + queueRow("sb-x", "COMPLETED") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(1000)}}, false},
+		"ended before squeue was asked": {"true", "printf '" + record("sb-x", "COMPLETED", "n1", "10") + "'", Known,
+			[]Found{{JobID: 7, Submit: at(1000), Ended: true}}, false},
+		"nowhere":                  {"true", "true", Gone, nil, false},
+		"another job":              {"printf '" + queueRow("sb-xy", "RUNNING") + "'", "true", Gone, nil, false},
+		"no accounting":            {"true", "echo 'Slurm accounting storage is disabled' >&2; exit 1", Gone, nil, false},
+		"the controller is down":   {"echo 'Unable to contact slurm controller' >&2; exit 1", "true", Unknown, nil, true},
+		"the database is down":     {"true", "echo 'Problem talking to the database' >&2; exit 1", Unknown, nil, true},
+		"a row nobody understands": {"printf 'what?'", "true", Unknown, nil, true},
+		"the trace of a refusal":   {"true", "printf '" + record("sb-x", "FAILED", "None assigned", "0") + "'", Gone, nil, false},
+	} {
+		dir := t.TempDir()
+		command(t, dir, "squeue", tt.squeue)
+		command(t, dir, "sacct", tt.sacct)
+		presence, found, err := New(Config{BinDir: dir}).Find(t.Context(), "sb-x", at(900))
+		if presence != tt.presence || (err != nil) != tt.fails {
+			t.Errorf("%s: %v, %v", name, presence, err)
+		}
+		if diff := cmp.Diff(tt.found, found); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if _, _, err := New(Config{BinDir: t.TempDir()}).Find(t.Context(), "a,b", at(0)); err == nil {
+		t.Error("a name that is two is searched for")
+	}
+}
+
+func TestClient_ControlArguments(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "log")
+	for _, p := range []string{"scontrol", "scancel"} {
+		command(t, dir, p, `printf '%s' "`+p+`" >> `+log+`; printf ' %s' "$@" >> `+log+`; echo >> `+log)
+	}
+	c := New(Config{BinDir: dir})
+	for _, err := range []error{
+		c.Release(t.Context(), 7), c.Hold(t.Context(), 7), c.UpdateThrottle(t.Context(), 7, 3), c.Cancel(t.Context(), "7", "8_3", "9_[1-3,5]"), c.Cancel(t.Context()),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "scontrol release 7\nscontrol hold 7\nscontrol update JobId=7 ArrayTaskThrottle=3\nscancel 7 8_3 9_[1-3,5]\n"
+	if diff := cmp.Diff(want, string(b)); diff != "" {
+		t.Error(diff)
+	}
+	for _, id := range []string{"", "0", "--me", "-u", "7 8", "7_[1-3", "7_*", "$(x)"} {
+		if err := c.Cancel(t.Context(), id); err == nil {
+			t.Errorf("scancel %q is called", id)
+		}
+	}
+}
+
+func TestClient_Limits(t *testing.T) {
+	dir := t.TempDir()
+	command(t, dir, "sacctmgr", `case "$*" in *assoc*) printf 'ml|normal|500|\n';; *qos*) printf 'normal|200||\n';; esac`)
+	got, err := New(Config{BinDir: dir}).Limits(t.Context(), "u", "ml", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Limits{MaxSubmit: 200, Source: "QOS normal"}, got); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,98 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Presence is a three-valued answer about a job.
+type Presence int
+
+// The answers. Unknown is the zero value: not having been told is not knowing.
+const (
+	Unknown Presence = iota
+	Known
+	Gone
+)
+
+// String names the answer.
+func (p Presence) String() string {
+	switch p {
+	case Known:
+		return "known"
+	case Gone:
+		return "gone"
+	}
+	return "unknown"
+}
+
+// Found is a job that carries a name we looked for.
+type Found struct {
+	JobID  int64 // the array's own id
+	Submit time.Time
+	Ended  bool // the accounting database says that all of it has ended
+}
+
+// Find looks a job up by its unique name: in the queue, and if it is not there in
+// the accounting database. Gone means that both answered and neither knows it, or
+// that the controller does not and the cluster keeps no accounting; a job that the
+// controller took moments ago may still be in neither.
+func (c *Client) Find(ctx context.Context, name string, since time.Time) (Presence, []Found, error) {
+	q, err := c.QueueByName(ctx, name)
+	if err != nil {
+		return Unknown, nil, err
+	}
+	var found []Found
+	for _, j := range q.Jobs {
+		if j.Name == name && !j.Submit.Before(since) {
+			found = merge(found, Found{JobID: j.ArrayID, Submit: j.Submit, Ended: j.State.Phase() == PhaseEnded})
+		}
+	}
+	if len(found) > 0 {
+		return Known, found, nil
+	}
+	if len(q.Skipped) > 0 {
+		return Unknown, nil, q.Skipped[0].Err
+	}
+	a, err := c.Accounting(ctx, AccountingQuery{Names: []string{name}, Since: since})
+	if errors.Is(err, ErrNoAccounting) {
+		return Gone, nil, nil
+	}
+	if err != nil {
+		return Unknown, nil, err
+	}
+	for _, r := range a.Records {
+		// A refused submission leaves a record of a job that never was.
+		if r.Name != name || r.Submit.Before(since) || refusedRecord(r) {
+			continue
+		}
+		found = merge(found, Found{JobID: r.ID.Job, Submit: r.Submit, Ended: r.Ended()})
+	}
+	if len(found) > 0 {
+		return Known, found, nil
+	}
+	if len(a.Skipped) > 0 {
+		return Unknown, nil, a.Skipped[0].Err
+	}
+	return Gone, nil, nil
+}
+
+// refusedRecord: "Requested node configuration is not available" and its like
+// leave a FAILED record that never started.
+func refusedRecord(r Record) bool {
+	return r.State == Failed && r.Start.IsZero() || r.State == Failed && r.Elapsed == 0 && len(r.Nodes) == 0
+}
+
+func merge(found []Found, f Found) []Found {
+	for i := range found {
+		if found[i].JobID == f.JobID {
+			found[i].Ended = found[i].Ended && f.Ended
+			if f.Submit.Before(found[i].Submit) {
+				found[i].Submit = f.Submit
+			}
+			return found
+		}
+	}
+	return append(found, f)
+}
