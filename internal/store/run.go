@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,13 +42,9 @@ select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.user_name, s
        r.task_position, r.budget_attempts, r.budget_free, r.charged, r.forgiven_attempt, r.avoid_nodes, r.held,
        r.cancel_requested_at, r.state, r.reason, r.actor, r.changed_at
   from run r join sweep s on s.id = r.sweep_id join setting c on c.setting_hash = r.setting_hash`
-	sqlRunsByID       = sqlRunColumns + ` where r.id = any($1) order by r.id`
-	sqlRunsOfSweep    = sqlRunColumns + ` where r.sweep_id = $1 and ($2::text is null or r.setting_hash = $2) order by r.id`
-	sqlRunsOfSettings = sqlRunColumns + ` join sweep_setting ss on ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash
- where ss.setting_hash = any($1) order by r.id`
+	sqlRunsByID   = sqlRunColumns + ` where r.id = any($1) order by r.id`
 	sqlRunsOfTask = sqlRunColumns + ` where r.batch_token = $1 and ($2::integer is null or r.task_index = $2)
  order by r.task_index, r.task_position, r.id`
-	sqlRunsInState = sqlRunColumns + ` where r.state = $1 and ($2::text is null or s.user_name = $2) order by r.changed_at desc, r.id limit $3`
 )
 
 // Run returns one run, or ErrNotFound.
@@ -69,27 +64,10 @@ func (s *Store) Runs(ctx context.Context, ids ...int64) ([]Run, error) {
 	return collect[Run](ctx, s.pool, "runs", sqlRunsByID, ids)
 }
 
-// RunsOfSweep returns the runs of a sweep, or of one of its settings where
-// settingHash is given.
-func (s *Store) RunsOfSweep(ctx context.Context, sweepID int64, settingHash string) ([]Run, error) {
-	return collect[Run](ctx, s.pool, "runs", sqlRunsOfSweep, sweepID, given(settingHash))
-}
-
-// RunsOfSetting returns the runs of a setting over all sweeps.
-func (s *Store) RunsOfSetting(ctx context.Context, settingHash string) ([]Run, error) {
-	return collect[Run](ctx, s.pool, "runs", sqlRunsOfSettings, []string{settingHash})
-}
-
 // RunsOfBatch returns the runs that are, or were last, in a batch; of one task
 // where taskIndex is given.
 func (s *Store) RunsOfBatch(ctx context.Context, token string, taskIndex *int) ([]Run, error) {
 	return collect[Run](ctx, s.pool, "runs", sqlRunsOfTask, token, taskIndex)
-}
-
-// RunsInState returns the runs in a state, latest change first: the dead-letter
-// list, for one. userName "" is everybody; limit 0 is 1000.
-func (s *Store) RunsInState(ctx context.Context, state lifecycle.RunState, userName string, limit int) ([]Run, error) {
-	return collect[Run](ctx, s.pool, "runs", sqlRunsInState, state, given(userName), cmp.Or(limit, 1000))
 }
 
 // PendingRun is a run that may be planned.
@@ -167,7 +145,7 @@ func (s *Store) PendingRuns(ctx context.Context, site string, limit int) (Pendin
 	for _, r := range rows {
 		p.Settings[SettingKey{r.SweepID, r.SettingHash}] = r.Setting
 	}
-	list, err := s.Sweeps(ctx, SweepFilter{IDs: sweepIDs, Limit: len(sweepIDs)})
+	list, err := s.Sweeps(ctx, sweepIDs...)
 	if err != nil {
 		return p, err
 	}

@@ -199,7 +199,7 @@ const (
 	SweepCancelled  SweepState = "cancelled"  // over; some run cancelled, and none failed or dead
 )
 
-// Sweep is a sweep with the counts of its parts.
+// Sweep is a sweep as it was admitted, and what became of it.
 type Sweep struct {
 	ID            int64
 	Name          string
@@ -208,75 +208,37 @@ type Sweep struct {
 	Account       string
 	Site          string
 	Priority      string
-	File          string
-	Options       json.RawMessage
+	Options       json.RawMessage // as NewSweep gave it
 	Repeats       json.RawMessage // nil where there is no policy
 	SLO           map[string]time.Duration
 	MaxErrorRate  float64
 	HardwareClass string
-	GPUHours      *float64
 	BeginAt       *time.Time
 	SubmittedAt   time.Time
 	State         SweepState
-	ChangedAt     time.Time
 	EndedAt       *time.Time
-	NSettings     int
-	NRuns         int
-
-	SettingsFinal    int            // every run terminal, and aggregated
-	SettingsComplete int            // final, and every run valid
-	RunsByState      map[string]int // states without a run are missing
-	RunsHeld         int            // pending and held
 }
 
-const (
-	sqlSweepColumns = `
-select s.id, s.name, s.user_name, s.uid, s.account, s.site, s.priority, s.file, s.options, s.repeats, s.slo,
-       s.max_error_rate, s.hardware_class, s.gpu_hours, s.begin_at, s.submitted_at, s.state, s.changed_at, s.ended_at,
-       s.n_settings, s.n_runs, c.settings_final, c.settings_complete,
-       coalesce(r.runs_by_state, '{}') as runs_by_state, coalesce(r.runs_held, 0) as runs_held
-  from sweep s
-  cross join lateral (
-       select count(*) filter (where ss.settled) as settings_final,
-              count(*) filter (where ss.settled and ss.n_valid >= ss.repeats) as settings_complete
-         from sweep_setting ss where ss.sweep_id = s.id) c
-  cross join lateral (
-       select jsonb_object_agg(g.state, g.n) as runs_by_state, sum(g.held)::bigint as runs_held
-         from (select state, count(*) as n, count(*) filter (where held and state = 'pending') as held
-                 from run where run.sweep_id = s.id group by state) g) r`
-	sqlSweep  = sqlSweepColumns + ` where s.id = $1`
-	sqlSweeps = sqlSweepColumns + `
- where ($1::bigint[] is null or s.id = any($1)) and ($2::text is null or s.user_name = $2)
-   and ($3::text is null or s.account = $3) and ($4::text is null or s.site = $4)
-   and ($5::text[] is null or s.state = any($5)) and ($6::bigint is null or s.id < $6)
- order by s.id desc limit $7`
-)
+const sqlSweeps = `
+select id, name, user_name, uid, account, site, priority, options, repeats, slo, max_error_rate, hardware_class,
+       begin_at, submitted_at, state, ended_at
+  from sweep where id = any($1) order by id`
+
+// Sweeps returns the sweeps of these ids that exist.
+func (s *Store) Sweeps(ctx context.Context, ids ...int64) ([]Sweep, error) {
+	return collect[Sweep](ctx, s.pool, "sweeps", sqlSweeps, ids)
+}
 
 // Sweep returns one sweep, or ErrNotFound.
 func (s *Store) Sweep(ctx context.Context, id int64) (Sweep, error) {
-	rows, err := s.pool.Query(ctx, sqlSweep, id)
-	if err != nil {
-		return Sweep{}, one(err, "sweep", id)
+	list, err := s.Sweeps(ctx, id)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("sweep %d: %w", id, ErrNotFound)
 	}
-	sweep, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Sweep])
-	return sweep, one(err, "sweep", id)
-}
-
-// SweepFilter narrows Sweeps; a zero field does not.
-type SweepFilter struct {
-	IDs      []int64
-	UserName string
-	Account  string
-	Site     string
-	States   []SweepState
-	Before   int64 // only ids below it: the next page
-	Limit    int   // at most so many; 0 for 1000
-}
-
-// Sweeps returns the sweeps that match, newest first.
-func (s *Store) Sweeps(ctx context.Context, f SweepFilter) ([]Sweep, error) {
-	return collect[Sweep](ctx, s.pool, "sweeps", sqlSweeps, f.IDs, given(f.UserName), given(f.Account), given(f.Site),
-		f.States, given(f.Before), cmp.Or(f.Limit, 1000))
+	if err != nil {
+		return Sweep{}, err
+	}
+	return list[0], nil
 }
 
 // given is nil for the zero value.
@@ -286,54 +248,4 @@ func given[T comparable](v T) *T {
 		return nil
 	}
 	return &v
-}
-
-// SweepSetting is a setting within a sweep.
-type SweepSetting struct {
-	SweepID     int64
-	Ordinal     int
-	SettingHash string
-	SeriesHash  string
-	Setting     setting.Setting // with its labels in this sweep
-	Repeats     int             // n_total
-	StopReason  string          // why adaptive N stopped; "" where it did not
-	Settled     bool            // every run terminal, and aggregated
-	NValid      int             // of the latest aggregate
-	RunsByState map[string]int
-}
-
-const sqlSweepSettings = `
-select ss.sweep_id, ss.ordinal, ss.setting_hash, c.series_hash, ss.setting, ss.repeats, ss.stop_reason, ss.settled, ss.n_valid,
-       coalesce(r.runs_by_state, '{}') as runs_by_state
-  from sweep_setting ss
-  join setting c using (setting_hash)
-  left join (select g.setting_hash, jsonb_object_agg(g.state, g.n) as runs_by_state
-               from (select setting_hash, state, count(*) as n from run where sweep_id = $1 group by setting_hash, state) g
-              group by g.setting_hash) r using (setting_hash)
- where ss.sweep_id = $1 and ($2::text[] is null or ss.setting_hash = any($2))
- order by ss.ordinal`
-
-// SweepSettings returns the settings of a sweep in their order; only those of
-// hashes where there are any.
-func (s *Store) SweepSettings(ctx context.Context, sweepID int64, hashes ...string) ([]SweepSetting, error) {
-	return collect[SweepSetting](ctx, s.pool, "settings", sqlSweepSettings, sweepID, hashes)
-}
-
-// Setting is a setting over all sweeps.
-type Setting struct {
-	SettingHash   string
-	SeriesHash    string
-	CanonicalSpec json.RawMessage
-	Sweeps        []int64
-}
-
-const sqlSettings = `
-select c.setting_hash, c.series_hash, c.canonical_spec,
-       array(select sweep_id from sweep_setting ss where ss.setting_hash = c.setting_hash order by sweep_id) as sweeps
-  from setting c where c.setting_hash >= $1 and c.setting_hash < $2
- order by c.setting_hash limit 100`
-
-// Settings returns the settings whose hash begins with prefix, at most 100.
-func (s *Store) Settings(ctx context.Context, prefix string) ([]Setting, error) {
-	return collect[Setting](ctx, s.pool, "settings", sqlSettings, prefix, prefix+"g")
 }
