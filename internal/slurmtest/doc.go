@@ -1,0 +1,16 @@
+// Package slurmtest is a fake of sbatch, squeue, sacct, scancel, scontrol and
+// sacctmgr for tests: programs that behave like Slurm 22.05 over a state that
+// the test drives, with faults that a real cluster shows only rarely. It promises
+// what Conform checks, and Conform is run on a real cluster too. It refuses
+// options that it does not know, and it runs no script: the test says when tasks
+// start and how they end.
+//
+// The commands are the test binary itself under other names, so TestMain begins:
+//
+//	func TestMain(m *testing.M) {
+//		if status, ok := slurmtest.Command(); ok {
+//			os.Exit(status)
+//		}
+//		os.Exit(m.Run())
+//	}
+package slurmtest
