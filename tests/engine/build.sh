@@ -40,7 +40,8 @@ done
 container_program() { command -v apptainer || command -v singularity || true; }
 
 inputs() { # what the products depend on, one line each
-  sha256sum build.sh apptainer-standin go.mod go.sum package.json package-lock.json ./*/*.go "${libraries[@]}"
+  find . -name "*.go" ! -name "*_test.go" -print0 | sort -z | xargs -0 sha256sum
+  sha256sum build.sh apptainer-standin go.mod go.sum package.json package-lock.json "${libraries[@]}"
   go env GOVERSION
   mksquashfs -version | awk 'NR == 1 {print $3}'
   container_program
@@ -73,7 +74,7 @@ if [[ ! -f $build/npm/.key || $(<"$build/npm/.key") != "$npm_key" ]]; then
   rm -rf "$build/npm"
   mkdir -p "$build/npm"
   cp package.json package-lock.json "$build/npm/"
-  npm ci --prefix "$build/npm" --prefer-offline --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+  npm ci --prefix "$build/npm" --prefer-offline --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel=error >/dev/null
   echo "$npm_key" >"$build/npm/.key"
 fi
 prebuilt=$build/npm/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64
