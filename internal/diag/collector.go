@@ -1,0 +1,69 @@
+package diag
+
+import (
+	"fmt"
+	"strings"
+)
+
+// MaxDiagnostics is how many diagnostics a Collector keeps of one file; one
+// more says how many there were.
+const MaxDiagnostics = 1000
+
+// Collector gathers the diagnostics of one file. It is not safe for concurrent
+// use.
+type Collector struct {
+	file    string
+	lines   []string
+	list    List
+	seen    map[Diagnostic]struct{}
+	dropped int
+}
+
+// NewCollector prepares for the file's text; data may be nil where there is
+// nothing to show.
+func NewCollector(file string, data []byte) *Collector {
+	c := &Collector{file: file, seen: map[Diagnostic]struct{}{}}
+	if data != nil {
+		c.lines = strings.Split(string(data), "\n")
+	}
+	return c
+}
+
+// Errorf adds an error. hint may be "".
+func (c *Collector) Errorf(at Pos, hint, format string, args ...any) {
+	c.add(Error, at, hint, fmt.Sprintf(format, args...))
+}
+
+// Warnf adds a warning. hint may be "".
+func (c *Collector) Warnf(at Pos, hint, format string, args ...any) {
+	c.add(Warning, at, hint, fmt.Sprintf(format, args...))
+}
+
+func (c *Collector) add(s Severity, at Pos, hint, message string) {
+	d := Diagnostic{File: c.file, Line: at.Line, Column: at.Column, Severity: s, Message: message, Hint: hint}
+	if _, ok := c.seen[d]; ok {
+		return
+	}
+	if len(c.list) >= MaxDiagnostics {
+		c.dropped++
+		return
+	}
+	c.seen[d] = struct{}{}
+	if at.Line > 0 && at.Line <= len(c.lines) {
+		d.Source = strings.TrimRight(c.lines[at.Line-1], "\r")
+	}
+	c.list = append(c.list, d)
+}
+
+// HasErrors reports whether an error was added.
+func (c *Collector) HasErrors() bool { return c.list.HasErrors() }
+
+// List returns what was gathered, sorted.
+func (c *Collector) List() List {
+	out := append(List(nil), c.list...)
+	out.Sort()
+	if c.dropped > 0 {
+		out = append(out, Diagnostic{File: c.file, Severity: Error, Message: fmt.Sprintf("%d more faults are not shown", c.dropped)})
+	}
+	return out
+}
