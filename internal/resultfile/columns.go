@@ -1,0 +1,328 @@
+package resultfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/parquet-go/parquet-go"
+
+	"sbench/internal/metrics"
+	"sbench/internal/setting"
+)
+
+// kind is how a column is stored.
+type kind int
+
+const (
+	kindString kind = iota
+	kindInt
+	kindFloat
+	kindBool
+	kindJSON
+	kindBytes
+	kindTime // microseconds, UTC
+)
+
+// column is one leaf of a flat row.
+type column struct {
+	name     string
+	kind     kind
+	optional bool
+}
+
+func (c column) node() parquet.Node {
+	var n parquet.Node
+	switch c.kind {
+	case kindInt:
+		n = parquet.Int(64)
+	case kindFloat:
+		n = parquet.Leaf(parquet.DoubleType)
+	case kindBool:
+		n = parquet.Leaf(parquet.BooleanType)
+	case kindJSON:
+		n = parquet.JSON()
+	case kindBytes:
+		n = parquet.Leaf(parquet.ByteArrayType)
+	case kindTime:
+		n = parquet.Timestamp(parquet.Microsecond)
+	case kindString:
+		n = parquet.String()
+	}
+	if c.optional {
+		n = parquet.Optional(n)
+	}
+	return n
+}
+
+func keyColumns() []column {
+	return []column{
+		{name: "run_id", kind: kindInt},
+		{name: "repeat", kind: kindInt},
+		{name: "setting_hash"},
+		{name: "cluster"},
+		{name: "job_id_raw", kind: kindInt},
+		{name: "restart_count", kind: kindInt},
+		{name: "hardware_class"},
+	}
+}
+
+// axisColumns are the axes of a setting. An axis whose column the key has
+// already is left out: hardware_class is what the site is, not what the sweep
+// asked it to be.
+func axisColumns() []column {
+	var columns []column
+	for _, a := range axes() {
+		columns = append(columns, column{name: a.Column, kind: axisKind(a), optional: true})
+	}
+	return columns
+}
+
+func axes() []setting.Axis {
+	return slices.DeleteFunc(setting.Axes(), func(a setting.Axis) bool {
+		return slices.ContainsFunc(keyColumns(), func(c column) bool { return c.name == a.Column })
+	})
+}
+
+func axisKind(a setting.Axis) kind {
+	switch a.Type.Storage() {
+	case setting.StoreInt:
+		return kindInt
+	case setting.StoreFloat:
+		return kindFloat
+	case setting.StoreBool:
+		return kindBool
+	case setting.StoreJSON:
+		return kindJSON
+	case setting.StoreString:
+	}
+	return kindString
+}
+
+// metricColumns are the metrics, and the histograms of what they summarise.
+func metricColumns() []column {
+	var columns []column
+	for _, m := range metrics.Table() {
+		columns = append(columns, column{name: m.Name, kind: kindFloat, optional: true})
+	}
+	columns = append(columns, column{name: "null_reasons", kind: kindJSON})
+	for _, name := range histograms() {
+		columns = append(columns, column{name: histogramPrefix + name, kind: kindBytes, optional: true})
+	}
+	return columns
+}
+
+const histogramPrefix = "hdr_"
+
+// histograms lists what histograms are kept of: the quantities of one request.
+func histograms() []string {
+	var names []string
+	for _, m := range metrics.Table() {
+		if m.Base != "" && !slices.Contains(names, m.Base) {
+			names = append(names, m.Base)
+		}
+	}
+	return names
+}
+
+func resultColumns() []column {
+	return slices.Concat(keyColumns(), []column{
+		{name: "sweep", kind: kindInt},
+		{name: "series_hash"},
+		{name: "site"},
+		{name: "batch_token"},
+		{name: "task_index", kind: kindInt},
+		{name: "step_id"},
+		{name: "nodes"}, // host names, separated by commas
+		{name: "started_at", kind: kindTime},
+		{name: "ended_at", kind: kindTime},
+		{name: "valid", kind: kindBool},
+		{name: "env_verified", kind: kindBool},
+		{name: "findings"}, // names, separated by commas
+		{name: "metrics_version"},
+		{name: "plan_hash"},
+	}, axisColumns(), metricColumns(), []column{
+		{name: "checks", kind: kindJSON},
+		{name: "fingerprint", kind: kindJSON},
+	})
+}
+
+func windowColumns() []column {
+	return slices.Concat(keyColumns(), []column{
+		{name: "window_index", kind: kindInt},
+		{name: "window_offered_rate_per_s", kind: kindFloat},
+		{name: "window_start_ns", kind: kindInt},
+		{name: "window_end_ns", kind: kindInt},
+		{name: "findings"},
+	}, metricColumns())
+}
+
+// group is a parquet group whose fields keep their order.
+type group struct {
+	parquet.Node
+	fields []parquet.Field
+}
+
+func (g group) Fields() []parquet.Field { return g.fields }
+
+func schemaOf(name string, columns []column) *parquet.Schema {
+	nodes := parquet.Group{}
+	for _, c := range columns {
+		if nodes[c.name] != nil {
+			panic("two parquet columns of the name " + c.name)
+		}
+		nodes[c.name] = c.node()
+	}
+	g := group{Node: nodes}
+	byName := map[string]parquet.Field{}
+	for _, f := range nodes.Fields() {
+		byName[f.Name()] = f
+	}
+	for _, c := range columns {
+		g.fields = append(g.fields, byName[c.name])
+	}
+	return parquet.NewSchema(name, g)
+}
+
+// row maps a column's name to its value: string, int64, float64, bool, []byte, or
+// nil.
+type row map[string]any
+
+// encodeRows writes flat rows. A required column without a value, and a value
+// without a column, are faults of this package.
+func encodeRows(w io.Writer, name string, columns []column, rows []row) error {
+	pw := parquet.NewWriter(w, append(options(), schemaOf(name, columns))...)
+	for _, r := range rows {
+		values := make(parquet.Row, 0, len(columns))
+		used := 0
+		for i, c := range columns {
+			v, given := r[c.name]
+			if given {
+				used++
+			}
+			value, err := valueOf(c, v)
+			if err != nil {
+				return fmt.Errorf("encode parquet: %w", err)
+			}
+			level := 0
+			if c.optional && !value.IsNull() {
+				level = 1
+			}
+			values = append(values, value.Level(0, level, i))
+		}
+		if used != len(r) {
+			return errors.New("encode parquet: a value has no column")
+		}
+		if _, err := pw.WriteRows([]parquet.Row{values}); err != nil {
+			return fmt.Errorf("encode parquet: %w", err)
+		}
+	}
+	if err := pw.Close(); err != nil {
+		return fmt.Errorf("encode parquet: %w", err)
+	}
+	return nil
+}
+
+func valueOf(c column, v any) (parquet.Value, error) {
+	ok := false
+	switch x := v.(type) {
+	case nil:
+		if !c.optional {
+			return parquet.Value{}, fmt.Errorf("column %s has no value", c.name)
+		}
+		return parquet.NullValue(), nil
+	case string:
+		ok = c.kind == kindString
+		v = []byte(x)
+	case int64:
+		ok = c.kind == kindInt || c.kind == kindTime
+	case float64:
+		ok = c.kind == kindFloat
+	case bool:
+		ok = c.kind == kindBool
+	case []byte:
+		ok = c.kind == kindBytes || c.kind == kindJSON
+	}
+	if !ok {
+		return parquet.Value{}, fmt.Errorf("column %s cannot hold a %T", c.name, v)
+	}
+	return parquet.ValueOf(v), nil
+}
+
+// decodeRows reads flat rows by the names of the columns that this build knows.
+// A column that the file lacks, because it is of an earlier version, is nil; one
+// of another kind is an error.
+func decodeRows(r io.ReaderAt, size int64, columns []column) (rows []row, err error) {
+	defer recovered(&err)
+	f, err := parquet.OpenFile(r, size)
+	if err != nil {
+		return nil, err
+	}
+	const most = 100_000 // rows of a ladder; far from any real one
+	if f.NumRows() < 0 || f.NumRows() > most {
+		return nil, fmt.Errorf("file claims %d rows", f.NumRows())
+	}
+	known := map[int]column{}
+	for _, c := range columns {
+		leaf, ok := f.Schema().Lookup(c.name)
+		if !ok {
+			continue
+		}
+		if leaf.Node.Repeated() || leaf.Node.Type().Kind() != c.node().Type().Kind() {
+			return nil, fmt.Errorf("column %s is not of the kind it should be", c.name)
+		}
+		known[leaf.ColumnIndex] = c
+	}
+	for _, g := range f.RowGroups() {
+		if rows, err = readGroup(g, known, rows); err != nil {
+			return nil, err
+		}
+	}
+	if int64(len(rows)) != f.NumRows() {
+		return nil, fmt.Errorf("%d rows of %d: %w", len(rows), f.NumRows(), io.ErrUnexpectedEOF)
+	}
+	return rows, nil
+}
+
+func readGroup(g parquet.RowGroup, known map[int]column, rows []row) ([]row, error) {
+	reader := g.Rows()
+	defer reader.Close()
+	buffer := make([]parquet.Row, 1)
+	for {
+		n, err := reader.ReadRows(buffer)
+		if n > 0 {
+			r := row{}
+			for _, v := range buffer[0] {
+				if c, ok := known[v.Column()]; ok && !v.IsNull() {
+					r[c.name] = goValue(c, v)
+				}
+			}
+			rows = append(rows, r)
+		}
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return nil, io.ErrNoProgress
+		}
+	}
+}
+
+func goValue(c column, v parquet.Value) any {
+	switch c.kind {
+	case kindInt, kindTime:
+		return v.Int64()
+	case kindFloat:
+		return v.Double()
+	case kindBool:
+		return v.Boolean()
+	case kindJSON, kindBytes:
+		return slices.Clone(v.ByteArray())
+	case kindString:
+	}
+	return string(v.ByteArray())
+}
