@@ -38,7 +38,7 @@ var sideways = map[layer]bool{foundation: true, domain: true, node: true, testki
 var layers = map[string]layer{
 	"canon": foundation, "unit": foundation, "diag": foundation, "version": foundation,
 
-	"setting": domain, "sweep": domain, "site": domain, "lifecycle": domain, "fingerprint": domain,
+	"setting": domain, "strictyaml": domain, "sweep": domain, "site": domain, "lifecycle": domain, "fingerprint": domain,
 	"batch": domain, "workload": domain, "result": domain, "metrics": domain, "stats": domain,
 	"aggregate": domain, "compare": domain, "regress": domain, "cost": domain, "plan": domain,
 
