@@ -177,6 +177,15 @@ func TestUpDown(t *testing.T) {
 	if got := shell(t, c, "sacct -nX -o jobid,state%20 -j "+id+" | sort | head -1"); !strings.Contains(got, "CANCELLED") {
 		t.Errorf("accounting after a restart: %q", got)
 	}
+	for _, name := range []string{"mariadbd", "slurmdbd"} {
+		if err := c.Kill(name, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Restart(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shell(t, c, "sacct -nX -j "+id)
 	if err := c.Wipe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -245,8 +254,9 @@ func TestSideBySide(t *testing.T) {
 				t.Error(err)
 			}
 		})
+		o := Options{Dir: dir, Nodes: small, NoAccounting: true, NoDatabase: true, NoNamespaces: i == 0}
 		wg.Go(func() {
-			clusters[i], errs[i] = Up(t.Context(), Options{Dir: dir, Nodes: small, NoAccounting: true, NoDatabase: true}, nil)
+			clusters[i], errs[i] = Up(t.Context(), o, nil)
 		})
 	}
 	wg.Wait()
@@ -262,6 +272,8 @@ func TestSideBySide(t *testing.T) {
 			t.Errorf("jobs of cluster %d: %q, want %q", i, got, want)
 		}
 	}
+	// Without namespaces a job's children outlive slurmd, but not the cluster.
+	waitState(t, clusters[0], shell(t, clusters[0], "sbatch --parsable --wrap 'setsid sleep 600 & exec sleep 600'"), "RUNNING")
 	if err := clusters[0].Wipe(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package devcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -152,13 +153,17 @@ func (c *Cluster) startComponent(ctx context.Context, name string) error {
 		return err
 	}
 	p, _ := c.recorded(name)
-	return await(ctx, name, func(ctx context.Context) error {
+	err = await(ctx, name, func(ctx context.Context) error {
 		err := k.ready(ctx)
 		if err != nil && !p.alive() {
 			return fatalError{fmt.Errorf("%s ended%s", name, logTail(c.outputFile(name)))}
 		}
 		return err
 	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w%s", err, logTail(c.outputFile(name)))
+	}
+	return err
 }
 
 // fatalError ends a wait at once.

@@ -286,7 +286,7 @@ func checkFuse() Check {
 // checkNetwork: with loopback addresses alone, the resolver finds no host and
 // Slurm's daemons end.
 func checkNetwork() Check {
-	c := Check{Name: "network", For: "accounting of the private cluster", Status: CheckOK}
+	c := Check{Name: "network", For: forCluster, Status: CheckOK}
 	if address, ok := nonLoopback(); ok {
 		c.Found = address
 		return c

@@ -13,9 +13,12 @@ import (
 var siteTemplate string
 
 type siteData struct {
-	Name, Dir, Apptainer string
-	MaxArraySize         int
-	GPU, L4, CPU         bool
+	Name, Dir, Slurm, Apptainer string
+	DefaultPartition            string
+	Partitions                  []string
+	Accounting                  bool
+	MaxArraySize                int
+	Nodes                       Nodes
 }
 
 // siteFile describes the cluster to sbenchd.
@@ -25,11 +28,20 @@ func (c *Cluster) siteFile() (string, error) {
 		return "", err
 	}
 	o := c.opts
+	d := siteData{
+		Name: o.Name, Dir: o.Dir, Apptainer: o.Apptainer, Accounting: !o.NoAccounting, MaxArraySize: o.MaxArraySize, Nodes: o.Nodes,
+	}
+	if sbatch, err := lookPath("sbatch"); err == nil {
+		d.Slurm = filepath.Dir(sbatch)
+	}
+	for _, k := range o.Nodes.kinds() {
+		if k.count > 0 {
+			d.Partitions = append(d.Partitions, k.partition)
+		}
+	}
+	d.DefaultPartition = d.Partitions[0] // Options.check: there is at least one node
 	var out bytes.Buffer
-	err = tmpl.Execute(&out, siteData{
-		Name: o.Name, Dir: o.Dir, Apptainer: o.Apptainer, MaxArraySize: o.MaxArraySize,
-		GPU: o.Nodes.GPU > 0, L4: o.Nodes.L4 > 0, CPU: o.Nodes.CPU > 0,
-	})
+	err = tmpl.Execute(&out, d)
 	return out.String(), err
 }
 
@@ -42,7 +54,9 @@ func (c *Cluster) daemonFile() string {
 	line("dsn", c.DSN())
 	b.WriteString("sites: [" + yamlQuote(c.SiteFile()) + "]\n")
 	line("runner", filepath.Join(c.opts.Binaries, "sbench-runner"))
-	line("gpu_helper", filepath.Join(c.opts.Binaries, "sbench-gpu"))
+	if helper := filepath.Join(c.opts.Binaries, "sbench-gpu"); isExecutable(helper) {
+		line("gpu_helper", helper)
+	}
 	line("log_level", "info")
 	return b.String()
 }

@@ -84,7 +84,11 @@ func (c *Cluster) marked(pid int) bool {
 func (c *Cluster) holds(pid int) bool {
 	proc := "/proc/" + strconv.Itoa(pid)
 	exe, err := os.Readlink(proc + "/exe")
-	if err != nil || !slices.Contains(daemonNames, strings.TrimSuffix(filepath.Base(exe), " (deleted)")) {
+	if err != nil {
+		return false
+	}
+	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)")
+	if !slices.Contains(daemonNames, strings.TrimSuffix(name, "-wlm")) { // Debian's slurmd is slurmd-wlm
 		return false
 	}
 	inside := func(link string) bool {

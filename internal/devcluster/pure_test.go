@@ -7,12 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"sbench/internal/site"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -83,6 +86,9 @@ func TestConfigurationGolden(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if loaded, faults := site.Load([]byte(siteFile), "site.yaml"); loaded == nil || len(faults) > 0 {
+			t.Errorf("%s: site.yaml: %v", name, faults)
+		}
 		conf = strings.ReplaceAll(conf, "="+host, "=HOST")
 		for _, key := range []string{"SlurmUser=", "SlurmdUser="} {
 			conf = strings.ReplaceAll(conf, key+currentUser(), key+"USER")
@@ -90,7 +96,7 @@ func TestConfigurationGolden(t *testing.T) {
 		got := strings.Join([]string{
 			"--- slurm.conf", conf, "--- topology.conf", c.topologyConf(), "--- gres.conf", c.gresConf(),
 			"--- slurmdbd.conf", strings.ReplaceAll(c.slurmdbdConf(), "SlurmUser="+currentUser(), "SlurmUser=USER"),
-			"--- site.yaml", siteFile, "--- sbenchd.yaml", c.daemonFile(),
+			"--- site.yaml", regexp.MustCompile(`(?m)^  bin: .*$`).ReplaceAllString(siteFile, "  bin: BIN"), "--- sbenchd.yaml", c.daemonFile(),
 		}, "\n")
 		golden := filepath.Join("testdata", name+".golden")
 		if *update {

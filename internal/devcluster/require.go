@@ -37,8 +37,8 @@ func requirePrograms(o Options) error {
 	if len(missing) > 0 {
 		return fmt.Errorf("%s: %w: run %s", strings.Join(missing, ", "), ErrMissing, InstallHint)
 	}
-	if _, ok := nonLoopback(); !ok && !o.NoAccounting {
-		return errors.New("this machine has only loopback addresses, with which slurmdbd does not start: ip address add 10.255.255.1/32 dev lo, or --no-accounting")
+	if _, ok := nonLoopback(); !ok {
+		return errors.New("this machine has only loopback addresses, with which Slurm's daemons do not start: ip address add 10.255.255.1/32 dev lo")
 	}
 	if !o.NoDaemon {
 		if path := filepath.Join(o.Binaries, "sbenchd"); !isExecutable(path) {
