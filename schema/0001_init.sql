@@ -194,6 +194,7 @@ create index run_pending on run (sweep_id) where state = 'pending';
 create index run_active on run (batch_token, task_index) where state in ('submitted', 'provisioning', 'running');
 create index run_task on run (batch_token, task_index) where batch_token is not null;
 create index run_dead on run (id) where state = 'dead';
+create index run_ended on run (changed_at) where batch_token is not null and state not in ('submitted', 'provisioning', 'running');
 
 -- task_run remembers every task that a run was ever in; a trigger writes it.
 create table task_run (
@@ -456,7 +457,9 @@ create trigger run_task_remembered after update on run
     for each statement execute function remember_task_runs();
 
 -- reopen_setting marks settings whose runs changed, and their sweeps, as not
--- settled: what was summed up has to be summed up again.
+-- settled: what was summed up has to be summed up again. Whoever settles locks
+-- the runs and then the sweep, and whoever adds an attempt locks its run first,
+-- so that neither misses the other.
 -- +goose StatementBegin
 create function reopen_setting() returns trigger language plpgsql as $$
 begin
@@ -465,6 +468,7 @@ begin
           from new_rows n join run r on r.id = n.run_id
          where ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash and ss.settled;
         if not found then return null; end if;
+        perform from sweep where id in (select r.sweep_id from new_rows n join run r on r.id = n.run_id) order by id for update;
         update sweep s set state = 'active', ended_at = null, changed_at = n.recorded_at
           from new_rows n join run r on r.id = n.run_id
          where s.id = r.sweep_id and s.state <> 'active';
@@ -473,6 +477,7 @@ begin
           from new_rows n join old_rows o on o.id = n.id
          where n.state <> o.state and ss.sweep_id = n.sweep_id and ss.setting_hash = n.setting_hash and ss.settled;
         if not found then return null; end if;
+        perform from sweep where id in (select sweep_id from new_rows) order by id for update;
         update sweep s set state = 'active', ended_at = null, changed_at = n.changed_at
           from new_rows n join old_rows o on o.id = n.id
          where n.state <> o.state and s.id = n.sweep_id and s.state <> 'active';

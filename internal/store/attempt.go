@@ -40,9 +40,17 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 on conflict (run_id, cluster, job_id_raw, restart_count, sealed) do nothing
 returning id`
 
-// InsertAttempts stores attempts that are not known yet. It returns the id of
-// each, 0 where it was known.
+// InsertAttempts stores attempts that are not known yet, and locks their runs. It
+// returns the id of each, 0 where it was known.
 func (tx *Tx) InsertAttempts(ctx context.Context, attempts []NewAttempt) ([]int64, error) {
+	runs := make([]int64, len(attempts))
+	for i := range attempts {
+		runs[i] = attempts[i].RunID
+	}
+	// First, so that whoever settles their settings sees the attempts or waits.
+	if _, err := collect[lockedRun](ctx, tx, "runs", sqlLockRuns, runs); err != nil {
+		return nil, err
+	}
 	batch := &pgx.Batch{}
 	ids := make([]int64, len(attempts))
 	for i := range attempts {

@@ -102,6 +102,9 @@ func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id in
 	for _, c := range n.Settings {
 		runs += c.Repeats
 	}
+	if runs == 0 {
+		return 0, false, errors.New("no runs")
+	}
 	var key *string
 	if n.IdempotencyKey != "" {
 		key = &n.IdempotencyKey

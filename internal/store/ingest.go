@@ -1,0 +1,260 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sbench/internal/lifecycle"
+	"sbench/internal/metrics"
+	"sbench/internal/result"
+	"sbench/internal/setting"
+)
+
+// Candidate is a run in a task that it is or was in: where an attempt of it may
+// be sealed, and what the manifest must say. A run has one for each such task.
+type Candidate struct {
+	RunID         int64
+	SweepID       int64
+	SettingHash   string
+	SeriesHash    string
+	Repeat        int
+	HardwareClass string
+	Token         string
+	TaskIndex     int
+	Site          string
+	Cluster       string
+	UID           int `db:"uid"` // who must own what is sealed
+	AttemptsDir   string
+	// Known are the folders, "<job id raw>-r<restart>", that were ingested.
+	Known []string
+}
+
+const (
+	sqlCandidateColumns = `
+select r.id as run_id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, tr.token, tr.task_index,
+       b.site, b.cluster, b.uid, b.attempts_dir,
+       array(select a.job_id_raw || '-r' || a.restart_count from attempt a where a.run_id = r.id and a.sealed) as known
+  from run r
+  join task_run tr on tr.run_id = r.id
+  join batch b on b.token = tr.token
+  join sweep s on s.id = r.sweep_id
+  join setting c on c.setting_hash = r.setting_hash`
+	sqlActiveCandidates = sqlCandidateColumns + `
+ where r.state in ('submitted', 'provisioning', 'running') order by r.id`
+	sqlLateCandidates = sqlCandidateColumns + `
+ where r.batch_token is not null and r.state not in ('submitted', 'provisioning', 'running') and r.changed_at >= $1
+ order by r.id`
+)
+
+// ActiveCandidates returns the runs that Slurm has or may have.
+func (s *Store) ActiveCandidates(ctx context.Context) ([]Candidate, error) {
+	return collect[Candidate](ctx, s.pool, "runs in flight", sqlActiveCandidates)
+}
+
+// LateCandidates returns the runs that left Slurm since then: a manifest of
+// theirs may still become visible.
+func (s *Store) LateCandidates(ctx context.Context, since time.Time) ([]Candidate, error) {
+	return collect[Candidate](ctx, s.pool, "runs that ended", sqlLateCandidates, since)
+}
+
+// Sealed is a sealed attempt that was verified.
+type Sealed struct {
+	Attempt NewAttempt
+	Result  *result.Result // nil where nothing was measured
+	Windows []result.Window
+	// FingerprintHash is equal where the realized environments are.
+	FingerprintHash string
+}
+
+const (
+	sqlIngestRuns = `
+select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, ss.setting
+  from run r
+  join sweep s on s.id = r.sweep_id
+  join setting c on c.setting_hash = r.setting_hash
+  join sweep_setting ss on ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash
+ where r.id = any($1)`
+	sqlForgetRejected = `delete from rejected_attempt where dir = any($1)`
+)
+
+type ingestRun struct {
+	ID, SweepID   int64
+	SettingHash   string
+	SeriesHash    string
+	Repeat        int
+	HardwareClass string
+	Setting       setting.Setting
+}
+
+// Ingest stores sealed attempts with their results and lets the lifecycle judge
+// their runs, all in one transaction. It is idempotent: what is known changes
+// nothing. The identity and the axes of a result come from the database, never
+// from the file. It returns what became of the runs and how many attempts were new.
+func (s *Store) Ingest(ctx context.Context, sealed []Sealed) (judged []Judged, added int, err error) {
+	err = s.WithTx(ctx, func(tx *Tx) error {
+		judged, added, err = tx.ingest(ctx, sealed)
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("ingest %d attempts: %w", len(sealed), err)
+	}
+	return judged, added, nil
+}
+
+func (tx *Tx) ingest(ctx context.Context, sealed []Sealed) ([]Judged, int, error) {
+	attempts := make([]NewAttempt, len(sealed))
+	runIDs, dirs := make([]int64, len(sealed)), make([]string, len(sealed))
+	ended := make([]Ended, len(sealed))
+	for i := range sealed {
+		a := &sealed[i].Attempt
+		attempts[i], runIDs[i], dirs[i] = *a, a.RunID, a.Dir
+		ended[i] = Ended{RunID: a.RunID, Token: a.Token, TaskIndex: a.TaskIndex}
+	}
+	ids, err := tx.InsertAttempts(ctx, attempts)
+	if err != nil {
+		return nil, 0, err
+	}
+	list, err := collect[ingestRun](ctx, tx, "runs", sqlIngestRuns, runIDs)
+	if err != nil {
+		return nil, 0, err
+	}
+	runs := make(map[int64]*ingestRun, len(list))
+	for i := range list {
+		runs[list[i].ID] = &list[i]
+	}
+	if err := tx.copyResults(ctx, sealed, ids, runs); err != nil {
+		return nil, 0, err
+	}
+	judged, err := tx.Judge(ctx, ended, lifecycle.ActorCollect, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	if _, err := tx.Exec(ctx, sqlForgetRejected, dirs); err != nil {
+		return nil, 0, fmt.Errorf("forget rejected folders: %w", err)
+	}
+	added := 0
+	for _, id := range ids {
+		if id != 0 {
+			added++
+		}
+	}
+	return judged, added, nil
+}
+
+func (tx *Tx) copyResults(ctx context.Context, sealed []Sealed, ids []int64, runs map[int64]*ingestRun) error {
+	table := metrics.Table()
+	var results, windows [][]any
+	for i := range sealed {
+		c := &sealed[i]
+		if ids[i] == 0 || c.Result == nil {
+			continue
+		}
+		row, err := resultRow(c, ids[i], runs[c.Attempt.RunID], table)
+		if err != nil {
+			return err
+		}
+		results = append(results, row)
+		for _, w := range c.Windows {
+			reasons, err := json.Marshal(notNil(w.NullReasons))
+			if err != nil {
+				return fmt.Errorf("encode null reasons: %w", err)
+			}
+			row := []any{
+				ids[i], int32(w.Index), runs[c.Attempt.RunID].HardwareClass, w.OfferedRate, w.Start, w.End, texts(w.Findings), reasons,
+			}
+			windows = append(windows, appendMetrics(row, table, w.Metrics))
+		}
+	}
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"result"}, resultColumns, pgx.CopyFromRows(results)); err != nil {
+		return fmt.Errorf("copy results: %w", err)
+	}
+	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"result_window"}, windowColumns, pgx.CopyFromRows(windows)); err != nil {
+		return fmt.Errorf("copy windows: %w", err)
+	}
+	return nil
+}
+
+// resultRow holds the values of resultColumns.
+func resultRow(c *Sealed, id int64, run *ingestRun, table []metrics.Metric) ([]any, error) {
+	reasons, err := json.Marshal(notNil(c.Result.NullReasons))
+	if err != nil {
+		return nil, fmt.Errorf("encode null reasons: %w", err)
+	}
+	axes, err := axisRow(&run.Setting)
+	if err != nil {
+		return nil, err
+	}
+	a := &c.Attempt
+	row := []any{
+		id, run.ID, run.SweepID, run.SettingHash, run.SeriesHash, int32(run.Repeat), a.Site, a.Cluster, run.HardwareClass,
+		texts(a.Nodes), a.StartedAt, a.EndedAt, a.Valid, a.EnvVerified, texts(c.Result.Findings), c.Result.MetricsVersion,
+		c.Result.PlanHash, c.FingerprintHash, orNull(c.Result.Fingerprint), reasons,
+	}
+	return appendMetrics(append(row, axes...), table, c.Result.Metrics), nil
+}
+
+func appendMetrics(row []any, table []metrics.Metric, values result.Metrics) []any {
+	for _, m := range table {
+		row = append(row, values[m.Name])
+	}
+	return row
+}
+
+func notNil(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
+}
+
+func orNull(text json.RawMessage) any {
+	if len(text) == 0 {
+		return nil
+	}
+	return []byte(text)
+}
+
+// Rejected is a folder that was not ingested.
+type Rejected struct {
+	Dir       string
+	RunID     int64
+	Kind      string // torn, hostile, foreign, unreadable
+	Reason    string
+	Mark      string // changes when the folder does
+	FirstSeen time.Time
+	LastSeen  time.Time
+	Tries     int
+}
+
+const (
+	sqlReject = `
+insert into rejected_attempt (dir, run_id, kind, reason, mark, first_seen, last_seen)
+values ($1, $2, $3, $4, $5, $6, $6)
+on conflict (dir) do update set kind = excluded.kind, reason = excluded.reason, mark = excluded.mark,
+       last_seen = excluded.last_seen, tries = rejected_attempt.tries + 1`
+	sqlRejected = `
+select dir, run_id, kind, reason, mark, first_seen, last_seen, tries from rejected_attempt
+ where $1::bigint[] is null or run_id = any($1) order by last_seen desc, dir limit 1000`
+)
+
+// Reject notes that a folder was not ingested, and why.
+func (s *Store) Reject(ctx context.Context, r Rejected) error {
+	err := s.WithTx(ctx, func(tx *Tx) error {
+		_, err := tx.Exec(ctx, sqlReject, r.Dir, r.RunID, r.Kind, r.Reason, r.Mark, tx.now)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note rejected folder %s: %w", r.Dir, err)
+	}
+	return nil
+}
+
+// RejectedAttempts lists the folders that were not ingested, of these runs or,
+// without any, of all.
+func (s *Store) RejectedAttempts(ctx context.Context, runs ...int64) ([]Rejected, error) {
+	return collect[Rejected](ctx, s.pool, "rejected folders", sqlRejected, runs)
+}
