@@ -4,8 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"sbench/internal/lifecycle"
 	"sbench/internal/setting"
@@ -337,4 +342,74 @@ select s.site, r.state, count(*) as n from run r join sweep s on s.id = r.sweep_
 // RunCounts counts all runs by site and state.
 func (s *Store) RunCounts(ctx context.Context) ([]StateCount, error) {
 	return collect[StateCount](ctx, s.pool, "run counts", sqlRunCounts)
+}
+
+// SiteMode is how a site is fed.
+type SiteMode struct {
+	Site      string
+	Mode      string // active; drain: nothing new is taken; paused: nothing is submitted
+	Reason    string
+	ChangedBy string
+	ChangedAt time.Time
+}
+
+// The site modes.
+const (
+	SiteActive = "active"
+	SiteDrain  = "drain"
+	SitePaused = "paused"
+)
+
+const (
+	sqlSiteModes   = `select site, mode, reason, changed_by, changed_at from site_mode order by site`
+	sqlSetSiteMode = `
+insert into site_mode (site, mode, reason, changed_by, changed_at) values ($1, $2, $3, $4, $5)
+on conflict (site) do update set mode = excluded.mode, reason = excluded.reason, changed_by = excluded.changed_by,
+       changed_at = excluded.changed_at`
+)
+
+// SiteModes returns the modes of the sites whose mode was ever set; the others
+// are active.
+func (s *Store) SiteModes(ctx context.Context) (map[string]SiteMode, error) {
+	list, err := collect[SiteMode](ctx, s.pool, "site modes", sqlSiteModes)
+	if err != nil {
+		return nil, err
+	}
+	modes := map[string]SiteMode{}
+	for _, m := range list {
+		modes[m.Site] = m
+	}
+	return modes, nil
+}
+
+// SetSiteMode pauses, drains or resumes a site; ChangedAt is the store's now.
+func (s *Store) SetSiteMode(ctx context.Context, m SiteMode) (SiteMode, error) {
+	err := s.WithTx(ctx, func(tx *Tx) error {
+		m.ChangedAt = tx.now
+		_, err := tx.Exec(ctx, sqlSetSiteMode, m.Site, m.Mode, m.Reason, m.ChangedBy, m.ChangedAt)
+		return err
+	})
+	if err != nil {
+		return m, fmt.Errorf("set mode of site %s: %w", m.Site, err)
+	}
+	return m, nil
+}
+
+// Unavailable reports whether err says that the database cannot be reached or
+// takes no work now: the same request may succeed later.
+func Unavailable(err error) bool {
+	var connect *pgconn.ConnectError
+	var network net.Error
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg):
+		switch pg.Code[:min(2, len(pg.Code))] {
+		case "08", "53", "57": // connection, resources, operator intervention
+			return true
+		}
+		return pg.Code == "25006" // a standby: read-only transaction
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return true
+	}
+	return pgconn.Timeout(err)
 }
