@@ -1,0 +1,132 @@
+#!/bin/bash
+# What every task of a batch executes inside its allocation: claim the task,
+# then one srun step per run, in turn. The batch script exports:
+#
+#   SBENCH_BATCH       the batch's folder          SBENCH_DIGEST   of its batch.json
+#   SBENCH_PROGRAMS    folder of sbench-runner     SBENCH_NODES    nodes of the gang
+#   SBENCH_TIME_LIMIT  of the task, seconds        SBENCH_GRACE    seconds a run gets to seal
+#   SBENCH_STEP_GRES   GRES of a step, may be ""   SBENCH_STEP_CPUS  CPUs of a step, may be ""
+#
+# It goes on after a run that failed or was refused, starts a run only if its
+# time limit still fits, and says what it does in logs/task-*.record.
+set -uo pipefail
+
+batch=${SBENCH_BATCH:?} digest=${SBENCH_DIGEST:?} programs=${SBENCH_PROGRAMS:?}
+nodes=${SBENCH_NODES:?} grace=${SBENCH_GRACE:?} limit_s=${SBENCH_TIME_LIMIT:?}
+gres=${SBENCH_STEP_GRES-} cpus=${SBENCH_STEP_CPUS-}
+task=${SLURM_ARRAY_TASK_ID:-0} job=${SLURM_JOB_ID:?} restart=${SLURM_RESTART_COUNT:-0}
+record=$batch/logs/task-$task.$job-r$restart.record
+
+now() { printf '%(%s)T' -1; }
+
+# note appends a line to the record. A full disk must not stop a measurement.
+note() { printf '%s %s\n' "$(now)" "$*" >>"$record" || true; }
+
+# Slurm sends --signal up to a minute early.
+deadline=$(($(now) + limit_s - grace - 60))
+
+case $(uname -m) in
+x86_64) runner=$programs/sbench-runner ;;
+aarch64 | arm64) runner=$programs/sbench-runner-arm64 ;;
+*)
+  echo "sbench: no runner for $(uname -m)" >&2
+  exit 70
+  ;;
+esac
+
+# A shared file system may show a new file late.
+await_runner() {
+  local i
+  for ((i = 0; i < 60; i++)); do
+    [ -x "$runner" ] && return 0
+    ls "$programs" >/dev/null 2>&1
+    sleep 1
+  done
+  echo "sbench: $runner is not there" >&2
+  return 1
+}
+
+# On SIGTERM to the whole job, Slurm signals the steps itself. If it reached this
+# shell alone, the step is told after a moment. srun must not get the signal: it
+# would kill the step at once.
+stopping='' interrupted='' child=''
+# shellcheck disable=SC2317 # called by the trap
+terminate() {
+  stopping=1 interrupted=1
+  note "term"
+  [ -n "$child" ] || return 0
+  local self=$child
+  (
+    sleep 2
+    kill -0 "$self" 2>/dev/null && scancel --signal=TERM "${SLURM_ARRAY_JOB_ID:-$job}${SLURM_ARRAY_TASK_ID:+_$task}"
+  ) >/dev/null 2>&1 &
+}
+trap terminate TERM
+
+# wait_child waits for $child through signals and sets rc.
+wait_child() {
+  local again
+  wait "$child"
+  rc=$?
+  while [ -n "$interrupted" ]; do
+    interrupted=''
+    wait "$child" 2>/dev/null
+    again=$?
+    [ "$again" -eq 127 ] || rc=$again
+  done
+  child=''
+}
+
+run_step() {
+  local run=$1 args
+  args=(
+    --job-name="sb-run-$run" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1
+    --kill-on-bad-exit=1 --input=none --open-mode=append
+    --output="$batch/logs/run-$run.$job-r$restart.log"
+  )
+  [ -z "$gres" ] || args+=(--gres="$gres")
+  [ -z "$cpus" ] || args+=(--cpus-per-task="$cpus")
+  note "start $run"
+  srun "${args[@]}" "$runner" run --batch "$batch" --digest "$digest" --task "$task" --run "$run" &
+  child=$!
+  wait_child
+  note "end $run $rc"
+}
+
+note "begin ${SLURMD_NODENAME:-$(uname -n)}"
+if ! await_runner; then
+  note "claim failed"
+  note "done"
+  exit 70
+fi
+
+todo=$("$runner" claim --batch "$batch" --digest "$digest" --task "$task")
+rc=$?
+if [ "$rc" -ne 0 ]; then
+  note "claim failed"
+  note "done"
+  exit "$rc"
+fi
+if [ -z "$todo" ]; then
+  note "claim none" # another job measures this task, or all of it is sealed
+  note "done"
+  exit 0
+fi
+note "claim held"
+
+while read -r run limit <&3; do
+  if [ -n "$stopping" ]; then
+    note "skip $run stopped"
+  elif (($(now) + limit > deadline)); then
+    note "skip $run time"
+  else
+    run_step "$run"
+    # 16: the runner was told to stop, and so is what would come after it.
+    if [ "$rc" -eq 16 ]; then
+      stopping=1
+    fi
+  fi
+done 3<<<"$todo"
+
+note "done"
+exit 0
