@@ -5,9 +5,11 @@
 package resultfile
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -103,19 +105,16 @@ func options() []parquet.WriterOption {
 	}
 }
 
-// maxRows bounds what a file may claim to hold.
-const maxRows = 50_000_000
-
 // decode reads the columns of T by their names. T has no embedded structs: over
 // those the library (v0.32) reads null as a pointer to zero.
 func decode[T any](r io.ReaderAt, size int64) (rows []T, err error) {
 	defer recovered(&err)
-	f, err := parquet.OpenFile(r, size)
+	f, err := open(r, size)
 	if err != nil {
 		return nil, err
 	}
-	if f.NumRows() < 0 || f.NumRows() > maxRows {
-		return nil, fmt.Errorf("file claims %d rows", f.NumRows())
+	if err := checkColumns(f.Schema(), parquet.SchemaOf(new(T))); err != nil {
+		return nil, err
 	}
 	reader := parquet.NewGenericReader[T](f)
 	defer reader.Close()
@@ -137,6 +136,48 @@ func decode[T any](r io.ReaderAt, size int64) (rows []T, err error) {
 		return nil, fmt.Errorf("%d rows of %d: %w", len(rows), f.NumRows(), io.ErrUnexpectedEOF)
 	}
 	return rows, nil
+}
+
+// open checks what the library would believe: it allocates as much as the footer
+// says that it is long.
+func open(r io.ReaderAt, size int64) (*parquet.File, error) {
+	var tail [8]byte
+	if size < 12 {
+		return nil, errors.New("not a parquet file")
+	}
+	if _, err := r.ReadAt(tail[:], size-8); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if footer := int64(binary.LittleEndian.Uint32(tail[:])); string(tail[4:]) != "PAR1" || footer > size-12 {
+		return nil, errors.New("not a parquet file, or cut")
+	}
+	f, err := parquet.OpenFile(r, size, parquet.SkipBloomFilters(true))
+	if err != nil {
+		return nil, err
+	}
+	if rows := f.NumRows(); rows < 0 || rows > 1000+4*size {
+		// Rows differ in their times, so that not even the best compression gets
+		// far below a byte each.
+		return nil, fmt.Errorf("%d bytes cannot hold %d rows", size, rows)
+	}
+	return f, nil
+}
+
+// checkColumns refuses files of another kind of row, which would be read as
+// zeros. A column that is optional may be missing.
+func checkColumns(file, want *parquet.Schema) error {
+	for _, path := range want.Columns() {
+		w, _ := want.Lookup(path...)
+		got, ok := file.Lookup(path...)
+		switch {
+		case !ok && w.Node.Optional():
+		case !ok:
+			return fmt.Errorf("column %s is missing", strings.Join(path, "."))
+		case got.Node.Type().Kind() != w.Node.Type().Kind():
+			return fmt.Errorf("column %s is of another type", strings.Join(path, "."))
+		}
+	}
+	return nil
 }
 
 // recovered turns the library's panic over a damaged file into an error.
