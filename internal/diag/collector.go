@@ -55,6 +55,10 @@ func (c *Collector) add(s Severity, at Pos, hint, message string) {
 	c.list = append(c.list, d)
 }
 
+// Full reports whether MaxDiagnostics have been reached: looking further shows
+// nothing more.
+func (c *Collector) Full() bool { return len(c.list) >= MaxDiagnostics }
+
 // HasErrors reports whether an error was added.
 func (c *Collector) HasErrors() bool { return c.list.HasErrors() }
 
@@ -67,3 +71,6 @@ func (c *Collector) List() List {
 	}
 	return out
 }
+
+// Count is the number of diagnostics so far, those that were dropped included.
+func (c *Collector) Count() int { return len(c.list) + c.dropped }

@@ -304,3 +304,13 @@ func (s *Setting) FlatValues() map[string]any {
 	}
 	return out
 }
+
+// Normalized is Value after Normalize, of an axis that was set alone: how a
+// value of a sweep file compares with that of a normalized setting. It ignores
+// whether the axis applies.
+func (a *Axis) Normalized(s *Setting) any {
+	c := *s
+	c.Normalize()
+	forced := Axis{Key: a.Key, field: a.field}
+	return forced.Value(&c)
+}

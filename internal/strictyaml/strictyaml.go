@@ -41,6 +41,7 @@ type Node struct {
 	At      diag.Pos
 	Text    string // of a scalar, unquoted
 	Plain   bool   // a scalar without quotes or block style
+	Quote   byte   // ' or " of a quoted scalar, | of a block, 0 otherwise
 	Null    bool   // a plain null, ~ or nothing at all
 	Entries []Entry
 	Items   []*Node
@@ -242,7 +243,15 @@ func (c *converter) convert(n *yaml.Node, depth int) *Node {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		out.Text = n.Value
-		out.Plain = n.Style&^yaml.TaggedStyle == 0 && n.Style&yaml.TaggedStyle == 0
+		out.Plain = n.Style == 0
+		switch {
+		case n.Style&yaml.SingleQuotedStyle != 0:
+			out.Quote = '\''
+		case n.Style&yaml.DoubleQuotedStyle != 0:
+			out.Quote = '"'
+		case n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
+			out.Quote = '|'
+		}
 		out.Null = out.Plain && n.ShortTag() == "!!null"
 	case yaml.SequenceNode:
 		out.Kind = List
