@@ -25,16 +25,23 @@ const devDirVariable = "SBENCH_DEV_DIR"
 // newDevCommand returns `sbench dev`.
 func newDevCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "dev",
-		Short: "A private Slurm cluster in a directory",
+		Use:   "dev COMMAND",
+		Short: "a private Slurm cluster in a directory",
 		Long: `Brings up a real Slurm cluster (munged, slurmctld, slurmd with emulated GPUs,
 slurmdbd), PostgreSQL and sbenchd inside one directory, as root or not, and
 takes it down again. Several live side by side.`,
-		Args: cobra.NoArgs,
+		Example: `sbench dev up
+eval "$(sbench dev env)"
+sbench submit --wait sweep.yaml
+sbench dev down`,
+		Args: subcommandArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var dir string
 	cmd.PersistentFlags().StringVar(&dir, "dir", "", "the cluster's directory (default $"+devDirVariable+", else ~/.local/state/sbench/dev)")
 	cmd.AddCommand(newDevUpCommand(&dir), newDevDownCommand(&dir), newDevStatusCommand(&dir), newDevEnvCommand(&dir), newDevExecCommand(&dir))
+	annotate(cmd, annotationEnv, devDirVariable+"  the cluster's directory; sbench dev env exports it")
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 
@@ -94,11 +101,11 @@ func newDevUpCommand(dir *string) *cobra.Command {
 	var nodes string
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Bring the cluster up",
+		Short: "bring the cluster up",
 		Long: `Brings the cluster up and returns when all nodes are idle and every server
 answers. What an earlier cluster left in the directory (jobs, accounts,
 database, results) is kept. An already running cluster is left as it is.`,
-		Args: cobra.NoArgs,
+		Args: nArgs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if o.Dir, err = devDir(*dir); err != nil {
@@ -124,6 +131,7 @@ database, results) is kept. An already running cluster is left as it is.`,
 	f.BoolVar(&o.NoNamespaces, "no-namespaces", false, "do not give the nodes PID and UTS namespaces of their own")
 	f.StringVar(&o.Binaries, "binaries", "", "folder of sbenchd, sbench-runner and sbench-gpu (default: that of sbench)")
 	f.StringVar(&o.Apptainer, "apptainer", "", "apptainer or a program with its command line (default: from PATH)")
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 
@@ -154,11 +162,11 @@ func newDevDownCommand(dir *string) *cobra.Command {
 	var wipe bool
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Take the cluster down",
+		Short: "take the cluster down",
 		Long: `Ends every process of the cluster, also one whose parts were killed or whose
 records are lost, and leaves no socket and no lock. Jobs, accounts, database,
 results and logs stay for the next "up", unless --wipe is given.`,
-		Args: cobra.NoArgs,
+		Args: nArgs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := devDir(*dir)
 			if err != nil {
@@ -172,14 +180,15 @@ results and logs stay for the next "up", unless --wipe is given.`,
 		},
 	}
 	cmd.Flags().BoolVar(&wipe, "wipe", false, "kill at once and remove all files of the cluster, results included")
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 
 func newDevStatusCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the components of the cluster; exit 1 unless all are alive",
-		Args:  cobra.NoArgs,
+		Short: "show the components of the cluster; exit 1 unless all are alive",
+		Args:  nArgs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := openDev(*dir)
 			if err != nil {
@@ -197,6 +206,7 @@ func newDevStatusCommand(dir *string) *cobra.Command {
 			return err
 		},
 	}
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 
@@ -226,8 +236,8 @@ func writeDevStatus(w io.Writer, s devcluster.Status) error {
 func newDevEnvCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env",
-		Short: `Print what to export: eval "$(sbench dev env)"`,
-		Args:  cobra.NoArgs,
+		Short: `print what to export: eval "$(sbench dev env)"`,
+		Args:  nArgs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := openDev(*dir)
 			if err != nil {
@@ -249,14 +259,17 @@ func newDevEnvCommand(dir *string) *cobra.Command {
 			return nil
 		},
 	}
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 
 func newDevExecCommand(dir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [--] COMMAND [ARGUMENT…]",
-		Short: "Run a command in the cluster's environment, with its exit status",
-		Args:  cobra.MinimumNArgs(1),
+		Short: "run a command in the cluster's environment, with its exit status",
+		Long: `Ends with the exit status of the command, or 128 and the number of the signal
+that ended it.`,
+		Args: nArgs(1, -1, "COMMAND"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := openDev(*dir)
 			if err != nil {
@@ -266,6 +279,7 @@ func newDevExecCommand(dir *string) *cobra.Command {
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the command is the command's
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 

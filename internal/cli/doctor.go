@@ -22,12 +22,12 @@ func newDoctorCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what is missing on this machine and how to get it",
+		Short: "say what is missing on this machine and how to get it",
 		Long: `Checks what the private cluster, the tests and the demo need: Slurm, MUNGE,
 MariaDB, PostgreSQL, containers, the demo engine's parts, namespaces, disk and
 clock. For everything that is missing it prints the command that gets it.
 Exit status 0, or 1 if anything necessary is missing.`,
-		Args: cobra.NoArgs,
+		Args: nArgs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := devDir(dir)
 			if err != nil {
@@ -49,6 +49,7 @@ Exit status 0, or 1 if anything necessary is missing.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "where the private cluster would be (default as sbench dev)")
+	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd
 }
 

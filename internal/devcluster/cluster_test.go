@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // small is a cluster for tests that need little of one.
@@ -119,6 +121,25 @@ func nothingLeft(t *testing.T, dir string, port int) {
 			continue
 		}
 		_ = l.Close()
+	}
+}
+
+// segment returns a function that tells whether PostgreSQL's System V shared
+// memory is still there.
+func segment(t *testing.T, c *Cluster) func() bool {
+	t.Helper()
+	b, err := os.ReadFile(c.path("pg", "data", "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key, id int
+	if _, err := fmt.Sscan(strings.Split(string(b), "\n")[6], &key, &id); err != nil {
+		t.Fatal(err)
+	}
+	return func() bool {
+		var ds unix.SysvShmDesc
+		_, err := unix.SysvShmCtl(id, unix.IPC_STAT, &ds)
+		return err == nil && int(ds.Perm.Key) == key
 	}
 }
 
@@ -329,6 +350,7 @@ func TestStaleDirectory(t *testing.T) {
 	if !theirs.alive() {
 		t.Error("a process that had nothing to do with the cluster was killed")
 	}
+	left := segment(t, c)
 	// The records are lost too: what runs is found all the same.
 	if err := os.RemoveAll(c.path("run")); err != nil {
 		t.Fatal(err)
@@ -338,6 +360,9 @@ func TestStaleDirectory(t *testing.T) {
 	}
 	if err := Stop(t.Context(), dir, false); err != nil {
 		t.Fatal(err)
+	}
+	if left() {
+		t.Error("PostgreSQL's shared memory is left")
 	}
 	if err := os.RemoveAll(dir); err != nil { // without its etc the directory is not known as a cluster's
 		t.Fatal(err)
@@ -373,6 +398,11 @@ func TestFaults(t *testing.T) {
 	}
 	shell(t, c, "srun -p gpu --gres=gpu:h100:8 true")
 
+	if err := c.Kill("postgres", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	left := segment(t, c)
+
 	// A hung controller neither answers nor ends on SIGTERM.
 	if err := c.Kill("slurmctld", syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -387,6 +417,9 @@ func TestFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothingLeft(t, c.Dir(), c.port)
+	if left() {
+		t.Error("PostgreSQL's shared memory is left")
+	}
 }
 
 func TestUpRefuses(t *testing.T) {

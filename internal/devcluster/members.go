@@ -82,15 +82,10 @@ func (c *Cluster) marked(pid int) bool {
 // holds reports a daemon whose working directory, output or open files lie in
 // the directory.
 func (c *Cluster) holds(pid int) bool {
+	if !slices.Contains(daemonNames, executable(pid)) {
+		return false
+	}
 	proc := "/proc/" + strconv.Itoa(pid)
-	exe, err := os.Readlink(proc + "/exe")
-	if err != nil {
-		return false
-	}
-	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)")
-	if !slices.Contains(daemonNames, strings.TrimSuffix(name, "-wlm")) { // Debian's slurmd is slurmd-wlm
-		return false
-	}
 	inside := func(link string) bool {
 		target, err := os.Readlink(link)
 		return err == nil && strings.HasPrefix(target, c.opts.Dir+"/")
@@ -100,6 +95,16 @@ func (c *Cluster) holds(pid int) bool {
 	}
 	fds, err := os.ReadDir(proc + "/fd")
 	return err == nil && slices.ContainsFunc(fds, func(fd os.DirEntry) bool { return inside(proc + "/fd/" + fd.Name()) })
+}
+
+// executable is the name of the program that a process runs, "" if it is gone.
+func executable(pid int) string {
+	exe, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return ""
+	}
+	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)")
+	return strings.TrimSuffix(name, "-wlm") // Debian's slurmd is slurmd-wlm
 }
 
 func ancestors(pid int) []int {
@@ -131,10 +136,12 @@ func childOf(p process) (process, error) {
 	return process{}, os.ErrProcessDone
 }
 
-// endMembers kills until a scan finds none.
+// endMembers kills until a scan finds none. PostgreSQL is asked first to shut
+// down at once, upon which it gives its shared memory back.
 func (c *Cluster) endMembers() error {
 	var left []process
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); {
+	deadline := time.Now().Add(15 * time.Second)
+	for first := true; time.Now().Before(deadline); first = false {
 		var err error
 		if left, err = c.members(); err != nil {
 			return err
@@ -143,7 +150,12 @@ func (c *Cluster) endMembers() error {
 			return nil
 		}
 		for _, p := range left {
-			if err := p.signal(syscall.SIGKILL); errors.Is(err, syscall.EPERM) {
+			sig := syscall.SIGKILL
+			if first && executable(p.PID) == "postgres" {
+				_ = p.signal(syscall.SIGCONT)
+				sig = syscall.SIGQUIT
+			}
+			if err := p.signal(sig); errors.Is(err, syscall.EPERM) {
 				return fmt.Errorf("process %d (%s) belongs to another user and holds the directory", p.PID, commandLine(p.PID))
 			}
 		}

@@ -170,11 +170,26 @@ func (c *Cluster) giveToPostgres(path string) error {
 }
 
 // clearPostgres removes what a killed server leaves: its System V segment, whose
-// key and id stand in postmaster.pid, and that file, which a recycled pid would
-// keep the next server from passing. Backends end by themselves when their
+// key and id stand in postmaster.pid, and that file and the socket's lock, which
+// the next server would not pass while another process has the pid in them. Backends end by themselves when their
 // server is gone; until then the segment is theirs.
 func (c *Cluster) clearPostgres() error {
-	pidFile := c.path("pg", "data", "postmaster.pid")
+	// An interrupted initdb leaves the same under the name it works with.
+	for _, data := range []string{"data", "data.new"} {
+		if err := clearDataDir(c.path("pg", data)); err != nil {
+			return fmt.Errorf("clean up after PostgreSQL: %w", err)
+		}
+	}
+	for _, stale := range []string{c.path("run", "pg", ".s.PGSQL.5432.lock"), c.path("run", "pg", ".s.PGSQL.5432")} {
+		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func clearDataDir(dir string) error {
+	pidFile := filepath.Join(dir, "postmaster.pid")
 	b, err := os.ReadFile(pidFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -187,16 +202,11 @@ func (c *Cluster) clearPostgres() error {
 	if len(lines) >= 7 {
 		if n, err := fmt.Sscan(lines[6], &key, &id); n == 2 && err == nil {
 			if err := releaseSegment(key, id); err != nil {
-				return fmt.Errorf("clean up after PostgreSQL in %s: %w", c.opts.Dir, err)
+				return fmt.Errorf("%s: %w", dir, err)
 			}
 		}
 	}
-	for _, stale := range []string{pidFile, c.path("run", "pg", ".s.PGSQL.5432.lock"), c.path("run", "pg", ".s.PGSQL.5432")} {
-		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+	return os.Remove(pidFile)
 }
 
 func releaseSegment(key, id int) error {
