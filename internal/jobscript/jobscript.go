@@ -34,10 +34,10 @@ type Job struct {
 	Partition, Account, QOS, WCKey, Reservation string
 	Nice                                        int
 	Dependency                                  string
-	GRES                                        string // per node
+	GRES, StepGRES                              string // per node, of the job and of a run in it
 	Nodes                                       int
-	CPUs                                        int   // per node
-	MemoryMB                                    int64 // per node
+	CPUs                                        int    // per node
+	Memory                                      string // per node, as --mem takes it
 	Exclusive                                   bool
 	Constraint                                  string
 	Switches                                    int
@@ -45,11 +45,16 @@ type Job struct {
 
 	TimeLimit time.Duration // whole minutes
 	Grace     time.Duration // how long before the end the steps get SIGTERM
+	Requeue   bool          // Slurm starts the task again after preemption and node loss
+	Options   []Option      // the site's own, in their order
 
 	Dir      string // the batch's folder, absolute
 	Digest   string // of its batch.json
 	Programs string // the folder of sbench-runner, absolute
 }
+
+// Option is a further option of sbatch: --Name or --Name=Value.
+type Option struct{ Name, Value string }
 
 // Templates renders scripts. It is safe for concurrent use.
 type Templates struct{ array *template.Template }

@@ -57,12 +57,14 @@ func shellcheck(t *testing.T, script []byte) {
 func TestArray_Golden(t *testing.T) {
 	minimal := job()
 	node := job()
+	node.StepGRES, node.Memory, node.Requeue = "gpu:h100:4", "0", true
+	node.Options = []Option{{"mail-type", "NONE"}, {"overcommit", ""}}
 	node.GRES, node.Exclusive, node.Partition, node.Account, node.QOS = "gpu:h100:8", true, "gpu", "ml", "normal"
 	node.Constraint, node.Switches, node.Nodes, node.Throttle, node.Exclude = "h100&[isl1|isl2]", 1, 2, 4, "gpu3,gpu4"
 	node.WCKey, node.Reservation, node.Nice, node.NodeList = "bench", "maint", 100, "gpu[1-2]"
 	node.Dependency = "afterok:12:13_4,singleton"
 	gpu := job()
-	gpu.GRES, gpu.CPUs, gpu.MemoryMB, gpu.Tasks, gpu.Partition = "gpu:l4:1", 8, 64000, 1, "l4"
+	gpu.GRES, gpu.StepGRES, gpu.CPUs, gpu.Memory, gpu.Tasks, gpu.Partition = "gpu:l4:1", "gpu:l4:1", 8, "64000M", 1, "l4"
 	gpu.Dir = "/shared/the spool/ünïcode/" + gpu.Token
 	for name, j := range map[string]Job{"minimal": minimal, "node": node, "gpu": gpu} {
 		script := render(t, j)
@@ -107,7 +109,9 @@ func TestArray_HostileValues(t *testing.T) {
 			"GRES": func(j *Job) { j.GRES = v }, "Constraint": func(j *Job) { j.Constraint = v }, "NodeList": func(j *Job) { j.NodeList = v },
 			"Exclude": func(j *Job) { j.Exclude = v }, "Dir": func(j *Job) { j.Dir = "/spool/" + v }, "Digest": func(j *Job) { j.Digest = v },
 			"Programs": func(j *Job) { j.Programs = v }, "Token": func(j *Job) { j.Token = v }, "Comment": func(j *Job) { j.Comment = v },
-			"Name": func(j *Job) { j.Name = Name(v, j.Token) },
+			"Name":   func(j *Job) { j.Name = Name(v, j.Token) },
+			"Memory": func(j *Job) { j.Memory = v }, "StepGRES": func(j *Job) { j.StepGRES = v },
+			"Options": func(j *Job) { j.Options = []Option{{v, "x"}} }, "value": func(j *Job) { j.Options = []Option{{"mail-type", v}} },
 		} {
 			j := job()
 			set(&j)

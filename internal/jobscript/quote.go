@@ -23,6 +23,8 @@ var quoting = template.FuncMap{
 	"hosts":      checked("a node list", `[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*`, 100_000),
 	"dependency": checked("a dependency", `[a-z]+(:[0-9]+(_[0-9*]+)?(\+[0-9]+)?)*([,?][a-z]+(:[0-9]+(_[0-9*]+)?(\+[0-9]+)?)*)*`, 10_000),
 	"digest":     checked("a digest", `sha256:[0-9a-f]{64}`, 71),
+	"memory":     checked("an amount of memory", `[0-9]{1,12}[KMGT]?`, 13),
+	"option":     option,
 	"text":       text,
 	"path":       path,
 	"log":        logPath,
@@ -65,6 +67,25 @@ func text(v string) string {
 		v = v[:len(v)-size]
 	}
 	return `"` + v + `"`
+}
+
+var (
+	optionName  = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+	optionValue = regexp.MustCompile(`^[A-Za-z0-9 _.,:;=@%+/&|*()\[\]-]+$`)
+)
+
+// option writes an option that the site's administrator chose.
+func option(o Option) (string, error) {
+	if !optionName.MatchString(o.Name) {
+		return "", fmt.Errorf("%q is not an option of sbatch", shorten(o.Name))
+	}
+	if o.Value == "" {
+		return "--" + o.Name, nil
+	}
+	if !optionValue.MatchString(o.Value) {
+		return "", fmt.Errorf("value %q of option --%s holds a character that Slurm gives a meaning", shorten(o.Value), o.Name)
+	}
+	return "--" + o.Name + `="` + o.Value + `"`, nil
 }
 
 // path quotes an absolute path. Slurm expands % in log paths and reads quotes and

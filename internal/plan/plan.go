@@ -28,12 +28,15 @@ type Shape struct {
 	Reservation string `json:"reservation,omitempty"`
 	Nice        int    `json:"nice,omitempty"`
 	Dependency  string `json:"dependency,omitempty"`
-	GRES        string `json:"gres,omitempty"` // per node, as Slurm writes it: gpu:h100:4
-	Nodes       int    `json:"nodes"`
-	// CPUs and MemoryMB are per node; 0 is all of the node where it is exclusive,
-	// and the partition's default where it is not.
+	// GRES is what a node of the allocation holds and StepGRES what a run uses of
+	// it, as Slurm writes them: gpu:h100:4.
+	GRES     string `json:"gres,omitempty"`
+	StepGRES string `json:"step_gres,omitempty"`
+	Nodes    int    `json:"nodes"`
+	// CPUs and Memory (as --mem takes it: "0" is all) are per node; where they are
+	// not given, an exclusive node gives all and another its partition's default.
 	CPUs       int    `json:"cpus,omitempty"`
-	MemoryMB   int64  `json:"memory_mb,omitempty"`
+	Memory     string `json:"memory,omitempty"`
 	Exclusive  bool   `json:"exclusive"`
 	Constraint string `json:"constraint,omitempty"`
 	Switches   int    `json:"switches,omitempty"`
