@@ -67,14 +67,20 @@ func (s *Store) PartialSummaries(ctx context.Context, sweepID int64) (map[string
 	for i := range list {
 		runs[list[i].SettingHash] = append(runs[list[i].SettingHash], list[i].Run())
 	}
+	type total struct {
+		SettingHash string
+		Repeats     int
+	}
+	totals, err := collect[total](ctx, s.pool, "settings", sqlUnsettledRepeats, sweepID)
+	if err != nil {
+		return nil, err
+	}
 	sums := make(map[string]aggregate.Summary, len(runs))
-	for hash, valid := range runs {
-		n, err := s.Repeats(ctx, SettingKey{sweepID, hash})
-		if err != nil {
-			return nil, err
-		}
-		if sums[hash], err = aggregate.Compute(aggregate.Input{NTotal: n, Runs: valid}); err != nil {
-			return nil, err
+	for _, t := range totals {
+		if valid := runs[t.SettingHash]; len(valid) > 0 {
+			if sums[t.SettingHash], err = aggregate.Compute(aggregate.Input{NTotal: t.Repeats, Runs: valid}); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return sums, nil
@@ -307,6 +313,8 @@ func (s *Store) Repeats(ctx context.Context, key SettingKey) (int, error) {
 	err := s.pool.QueryRow(ctx, sqlRepeats, key.SweepID, key.SettingHash).Scan(&n)
 	return n, one(err, "setting", key.SettingHash)
 }
+
+const sqlUnsettledRepeats = `select setting_hash, repeats from sweep_setting where sweep_id = $1 and not settled`
 
 const sqlRepeats = `select repeats from sweep_setting where sweep_id = $1 and setting_hash = $2`
 

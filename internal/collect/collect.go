@@ -1,0 +1,232 @@
+// Package collect takes what the nodes sealed into the database and sums it up.
+// It promises that a sealed attempt is counted once, however often, late or in
+// whatever order it is seen; it refuses, and reports, every folder that its
+// manifest does not vouch for: torn, oversized, of a foreign owner, or not of the
+// run, batch and cluster that it claims.
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"time"
+
+	"sbench/internal/seal"
+	"sbench/internal/store"
+)
+
+// Options are the collector's limits and intervals.
+type Options struct {
+	// Interval is the pause between looks at the runs in flight.
+	Interval time.Duration
+	// LateEvery is the pause between looks at runs that ended within LateWindow:
+	// shared file systems show files late.
+	LateEvery, LateWindow time.Duration
+	// Workers verify and decode attempts side by side.
+	Workers int
+	// Batch is how many attempts go into one transaction.
+	Batch int
+	// Limits bound what is accepted of one attempt; UID is set by the collector.
+	Limits seal.Limits
+	// DecodeBytes bounds each file that is read into memory.
+	DecodeBytes int64
+	// Settle is how many settings are summed up in one go.
+	Settle int
+}
+
+// DefaultOptions are used where the daemon says nothing else.
+func DefaultOptions() Options {
+	return Options{
+		Interval: 2 * time.Second, LateEvery: time.Minute, LateWindow: 24 * time.Hour,
+		Workers: max(2, runtime.NumCPU()), Batch: 64, Limits: seal.DefaultLimits(), DecodeBytes: 512 << 20, Settle: 256,
+	}
+}
+
+// Collector is the service. It must not be used by two goroutines at once.
+type Collector struct {
+	store   *store.Store
+	log     *slog.Logger
+	options Options
+	now     func() time.Time
+
+	refused map[string]refusal // by folder: when to look again
+	names   map[string]listing // of attempts folders
+	lateAt  time.Time
+
+	// Runs in flight are read again when a run has changed, and now and then.
+	active   []store.Candidate
+	activeAt changes
+	settled  changes // when everything that had ended was summed up
+}
+
+// New returns a collector that writes through s, which is fenced where two
+// daemons may act.
+func New(s *store.Store, log *slog.Logger, options Options) *Collector {
+	return &Collector{
+		store: s, log: log, options: options, now: time.Now,
+		refused: map[string]refusal{}, names: map[string]listing{},
+	}
+}
+
+// recheck is how long an answer is kept although no run seems to have changed:
+// a transaction may become visible after one with a later number.
+const recheck = 30 * time.Second
+
+// changes tells whether runs have changed since then.
+type changes struct {
+	transition, attempt int64
+	expires             time.Time
+}
+
+// Run collects until ctx ends, or until another daemon acts (store.ErrFenced).
+// It returns nil when ctx ended.
+func (c *Collector) Run(ctx context.Context) error {
+	for {
+		report, err := c.Tick(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, store.ErrFenced):
+			return fmt.Errorf("collect: %w", err)
+		case err != nil:
+			// The database or the file system is away: what is sealed stays sealed.
+			c.log.Error("collect", "error", err)
+		case report.Ingested > 0 || report.Settled > 0:
+			c.log.Info("collected", "attempts", report.Ingested, "refused", report.Refused, "settings", report.Settled)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(c.options.Interval):
+		}
+	}
+}
+
+// Report is what one tick did.
+type Report struct {
+	Ingested int // attempts that were new
+	Refused  int // folders that were refused, for the first time or again
+	Settled  int // settings that were summed up
+}
+
+// Tick looks once for sealed attempts, ingests them, and sums up the settings
+// whose runs have all ended.
+func (c *Collector) Tick(ctx context.Context) (Report, error) {
+	var report Report
+	if err := c.ingest(ctx, &report); err != nil {
+		return report, err
+	}
+	return report, c.settle(ctx, &report)
+}
+
+// changed calls look where a run has changed since last, and notes that it did.
+func (c *Collector) changed(ctx context.Context, last *changes, look func() error) error {
+	transition, attempt, err := c.store.Progress(ctx)
+	if err != nil {
+		return err
+	}
+	now := c.now()
+	if transition == last.transition && attempt == last.attempt && now.Before(last.expires) {
+		return nil
+	}
+	if err := look(); err != nil {
+		return err
+	}
+	// The numbers from before the look: what came after it shows the next time.
+	*last = changes{transition, attempt, now.Add(recheck)}
+	return nil
+}
+
+func (c *Collector) ingest(ctx context.Context, report *Report) error {
+	err := c.changed(ctx, &c.activeAt, func() (err error) {
+		c.active, err = c.store.ActiveCandidates(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	candidates := c.active
+	if now := c.now(); !now.Before(c.lateAt) {
+		late, err := c.store.LateCandidates(ctx, now.Add(-c.options.LateWindow))
+		if err != nil {
+			return err
+		}
+		candidates = slices.Concat(candidates, late)
+		c.lateAt = now.Add(c.options.LateEvery)
+	}
+	folders, err := c.find(candidates)
+	if err != nil {
+		return err
+	}
+	for start := 0; start < len(folders); start += c.options.Batch {
+		chunk := folders[start:min(start+c.options.Batch, len(folders))]
+		if err := c.ingestChunk(ctx, chunk, report); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ingestChunk verifies folders side by side and stores the good ones in one
+// transaction; where the database refuses them together, one by one, so that one
+// bad attempt does not hold up the others.
+func (c *Collector) ingestChunk(ctx context.Context, folders []folder, report *Report) error {
+	verdicts := c.verifyAll(ctx, folders)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var good []store.Sealed
+	var of []folder
+	for i, v := range verdicts {
+		if v.err != nil {
+			if err := c.refuse(ctx, folders[i], v.err); err != nil {
+				return err
+			}
+			report.Refused++
+			continue
+		}
+		good, of = append(good, v.sealed), append(of, folders[i])
+	}
+	if len(good) == 0 {
+		return nil
+	}
+	added, err := c.take(ctx, good, of)
+	report.Ingested += added
+	if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) || len(good) == 1 && !refusedByDatabase(err) {
+		return err
+	}
+	for i := range good {
+		added, err := c.take(ctx, good[i:i+1], of[i:i+1])
+		report.Ingested += added
+		switch {
+		case err == nil:
+		case !refusedByDatabase(err):
+			return err
+		default:
+			if err := c.refuse(ctx, of[i], fault{kindUnreadable, err}); err != nil {
+				return err
+			}
+			report.Refused++
+		}
+	}
+	return nil
+}
+
+func (c *Collector) take(ctx context.Context, sealed []store.Sealed, of []folder) (int, error) {
+	judged, added, err := c.store.Ingest(ctx, sealed)
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range of {
+		delete(c.refused, f.dir)
+	}
+	for _, j := range judged {
+		if j.From != j.To {
+			c.log.Info("run", "run", j.RunID, "from", string(j.From), "to", string(j.To), "reason", j.Verdict.Reason)
+		}
+	}
+	return added, nil
+}

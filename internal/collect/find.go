@@ -1,0 +1,211 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"sbench/internal/result"
+	"sbench/internal/seal"
+	"sbench/internal/store"
+)
+
+// folder is a sealed attempt that is not in the database.
+type folder struct {
+	dir   string
+	name  string // <job id raw>-r<restart count>
+	runID int64
+	// tasks are the tasks that the run is or was in, one of which the manifest
+	// must name. They share the attempts folder.
+	tasks []store.Candidate
+}
+
+var folderName = regexp.MustCompile(`^[1-9][0-9]{0,17}-r[0-9]{1,9}$`)
+
+// listing is the names in an attempts folder as of its modification time.
+type listing struct {
+	modified time.Time
+	names    map[string]bool
+}
+
+// settleTime is how old a folder's modification time must be before its listing
+// is kept: within the clock's grain another entry may follow unseen.
+const settleTime = 5 * time.Second
+
+// find lists the attempts of the candidates that are not known and not put off.
+func (c *Collector) find(candidates []store.Candidate) ([]folder, error) {
+	type place struct {
+		attempts string
+		runID    int64
+	}
+	tasks := map[place][]store.Candidate{}
+	var places []place
+	for _, k := range candidates {
+		p := place{k.AttemptsDir, k.RunID}
+		if tasks[p] == nil {
+			places = append(places, p)
+		}
+		tasks[p] = append(tasks[p], k)
+	}
+	var found []folder
+	fresh := map[string]bool{}
+	for _, p := range places {
+		if !fresh[p.attempts] {
+			if err := c.list(p.attempts); err != nil {
+				return nil, err
+			}
+			fresh[p.attempts] = true
+		}
+		run := strconv.FormatInt(p.runID, 10)
+		if !c.names[p.attempts].names[run] {
+			continue
+		}
+		entries, err := os.ReadDir(filepath.Join(p.attempts, run))
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				c.log.Warn("read run folder", "run", p.runID, "error", err)
+			}
+			continue
+		}
+		for _, e := range entries {
+			dir := filepath.Join(p.attempts, run, e.Name())
+			if !folderName.MatchString(e.Name()) || slices.Contains(tasks[p][0].Known, e.Name()) || c.putOff(dir) {
+				continue
+			}
+			found = append(found, folder{dir, e.Name(), p.runID, tasks[p]})
+		}
+	}
+	return found, nil
+}
+
+// list reads the names of the runs' folders, where it has changed.
+func (c *Collector) list(attempts string) error {
+	info, err := os.Stat(attempts)
+	if errors.Is(err, fs.ErrNotExist) {
+		delete(c.names, attempts) // nothing was sealed yet
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at attempts folder: %w", err)
+	}
+	old, known := c.names[attempts]
+	if known && old.modified.Equal(info.ModTime()) && c.now().Sub(old.modified) > settleTime {
+		return nil
+	}
+	entries, err := os.ReadDir(attempts)
+	if err != nil {
+		return fmt.Errorf("read attempts folder: %w", err)
+	}
+	names := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		names[e.Name()] = true
+	}
+	c.names[attempts] = listing{info.ModTime(), names}
+	return nil
+}
+
+// The kinds of refusal, as the database names them.
+const (
+	kindTorn       = "torn"       // files are missing or not what was sealed; may pass
+	kindHostile    = "hostile"    // what no runner writes
+	kindForeign    = "foreign"    // not of the run, batch or user that it claims
+	kindUnreadable = "unreadable" // sealed, and its content cannot be understood
+)
+
+// fault is why a folder is refused.
+type fault struct {
+	kind string
+	err  error
+}
+
+func (f fault) Error() string { return f.err.Error() }
+func (f fault) Unwrap() error { return f.err }
+
+// refusal is when to look at a refused folder again.
+type refusal struct {
+	mark  string
+	next  time.Time
+	tries int
+}
+
+// The pauses between looks at a refused folder.
+const (
+	firstPause   = time.Second
+	longestPause = 10 * time.Minute
+	// unsealedTries is how often a folder without a manifest is looked at before
+	// it is reported: it may be on its way through the file system.
+	unsealedTries = 4
+)
+
+// putOff reports whether the folder was refused and has not changed since.
+func (c *Collector) putOff(dir string) bool {
+	r, ok := c.refused[dir]
+	return ok && c.now().Before(r.next) && mark(dir) == r.mark
+}
+
+// refuse reports a folder and puts it off.
+func (c *Collector) refuse(ctx context.Context, f folder, err error) error {
+	r := c.refused[f.dir]
+	seen := mark(f.dir)
+	if r.mark != seen {
+		r = refusal{mark: seen}
+	}
+	pause := min(longestPause, firstPause<<min(r.tries, 20))
+	r.tries++
+	r.next = c.now().Add(pause)
+	c.refused[f.dir] = r
+	if errors.Is(err, seal.ErrUnsealed) && r.tries < unsealedTries {
+		return nil
+	}
+	var known fault
+	kind := kindUnreadable
+	switch {
+	case errors.As(err, &known):
+		kind = known.kind
+	case errors.Is(err, seal.ErrHostile):
+		kind = kindHostile
+	case errors.Is(err, seal.ErrTorn), errors.Is(err, seal.ErrUnsealed):
+		kind = kindTorn
+	}
+	if r.tries == 1 || errors.Is(err, seal.ErrUnsealed) && r.tries == unsealedTries {
+		c.log.Warn("refused attempt", "run", f.runID, "dir", f.dir, "kind", kind, "error", err)
+	}
+	return c.store.Reject(ctx, store.Rejected{Dir: f.dir, RunID: f.runID, Kind: kind, Reason: printable(err.Error(), maxReason), Mark: seen})
+}
+
+// mark changes when the folder or its manifest does.
+func mark(dir string) string {
+	text := ""
+	for _, path := range []string{dir, filepath.Join(dir, result.ManifestName)} {
+		info, err := os.Lstat(path)
+		if err != nil {
+			text += "-;"
+			continue
+		}
+		text += fmt.Sprintf("%d/%d/%o;", info.ModTime().UnixNano(), info.Size(), info.Mode())
+	}
+	return text
+}
+
+// refusedByDatabase tells rows that PostgreSQL will never take from a database
+// that is away: data exceptions, broken constraints and the schema's own rules.
+func refusedByDatabase(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return errors.Is(err, store.ErrIllegalTransition)
+	}
+	switch pg.Code[:2] {
+	case "22", "23", "SB":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,217 @@
+package collect_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sbench/internal/collect"
+	"sbench/internal/lifecycle"
+	"sbench/internal/result"
+)
+
+func removeAll(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rewrite changes the manifest of a sealed folder as an attacker would: the
+// digests stay right.
+func rewrite(t testing.TB, dir string, change func(m map[string]any)) {
+	t.Helper()
+	path := filepath.Join(dir, result.ManifestName)
+	text, err := os.ReadFile(path)
+	must(t, err)
+	var m map[string]any
+	must(t, json.Unmarshal(text, &m))
+	change(m)
+	text, err = json.Marshal(m)
+	must(t, err)
+	must(t, os.WriteFile(path, text, 0o644))
+}
+
+func ofAttempt(key string, value any) func(map[string]any) {
+	return func(m map[string]any) { m["attempt"].(map[string]any)[key] = value }
+}
+
+// TestCollect_Refuses: no such folder is counted, each is reported with its
+// kind, and the good attempt beside it is not held up.
+func TestCollect_Refuses(t *testing.T) {
+	t.Parallel()
+	inManifest := func(kind string, change func(map[string]any)) hostile {
+		return hostile{kind, func(t testing.TB, _ *lab, dir string) { rewrite(t, dir, change) }}
+	}
+	for name, h := range map[string]hostile{
+		"torn file": {"torn", func(t testing.TB, _ *lab, dir string) {
+			must(t, os.Truncate(filepath.Join(dir, result.ResultFile), 10))
+		}},
+		"missing file": {"torn", func(t testing.TB, _ *lab, dir string) {
+			must(t, os.Remove(filepath.Join(dir, result.RunnerLog)))
+		}},
+		"wrong digest": {"torn", func(t testing.TB, _ *lab, dir string) {
+			path := filepath.Join(dir, result.RequestsFile)
+			content, err := os.ReadFile(path)
+			must(t, err)
+			content[len(content)/2] ^= 1
+			must(t, os.WriteFile(path, content, 0o644))
+		}},
+		"symlinked file": {"hostile", func(t testing.TB, _ *lab, dir string) {
+			path := filepath.Join(dir, result.RunnerLog)
+			must(t, os.Rename(path, path+".real"))
+			must(t, os.Symlink(path+".real", path))
+		}},
+		"symlinked folder": {"hostile", func(t testing.TB, _ *lab, dir string) {
+			must(t, os.Rename(dir, dir+"-real"))
+			must(t, os.Symlink(dir+"-real", dir))
+		}},
+		"manifest is a folder": {"hostile", func(t testing.TB, _ *lab, dir string) {
+			path := filepath.Join(dir, result.ManifestName)
+			must(t, os.Remove(path))
+			must(t, os.Mkdir(path, 0o755))
+		}},
+		"manifest is no JSON": {"hostile", func(t testing.TB, _ *lab, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, result.ManifestName), []byte("{"), 0o644))
+		}},
+		"oversized file": {"hostile", func(t testing.TB, _ *lab, dir string) {
+			must(t, os.Truncate(filepath.Join(dir, result.RunnerLog), 1<<43))
+		}},
+		"path in a name": inManifest("hostile", func(m map[string]any) {
+			m["files"].([]any)[0].(map[string]any)["name"] = "../../../etc/passwd"
+		}),
+		"foreign owner": {"hostile", func(t testing.TB, l *lab, dir string) {
+			// Also where the tests may not give files away: the batch ran as another.
+			l.exec(`update batch set uid = uid + 1`)
+		}},
+		"another batch":     inManifest("foreign", ofAttempt("token", "sb-bbbbbbbbbbbbbbbbbbbb")),
+		"another task":      inManifest("foreign", ofAttempt("task_index", 1)),
+		"another setting":   inManifest("foreign", ofAttempt("setting_hash", strings.Repeat("0", 64))),
+		"another sweep":     inManifest("foreign", ofAttempt("sweep", 99)),
+		"another cluster":   inManifest("foreign", ofAttempt("cluster", "c2")),
+		"real hardware":     inManifest("foreign", ofAttempt("hardware_class", "real")),
+		"another job":       inManifest("hostile", ofAttempt("job_id_raw", 7)),
+		"lost":              inManifest("unreadable", func(m map[string]any) { m["exit_class"] = "lost" }),
+		"unknown class":     inManifest("unreadable", func(m map[string]any) { m["exit_class"] = "fine" }),
+		"valid, unverified": inManifest("unreadable", func(m map[string]any) { m["env_verified"] = false }),
+		"ends before start": inManifest("unreadable", ofAttempt("ended_at", "2020-01-01T00:00:00Z")),
+		"nodes with blanks": inManifest("unreadable", ofAttempt("nodes", []string{"n1 n2"})),
+		"no nodes":          inManifest("unreadable", ofAttempt("nodes", []string{})),
+		"validity differs":  inManifest("unreadable", func(m map[string]any) { m["valid"] = false }),
+		"no result file": inManifest("unreadable", func(m map[string]any) {
+			var kept []any
+			for _, f := range m["files"].([]any) {
+				if f.(map[string]any)["name"] != result.ResultFile {
+					kept = append(kept, f)
+				}
+			}
+			m["files"] = kept
+		}),
+		"result is no Parquet": {"unreadable", func(t testing.TB, _ *lab, dir string) {
+			content := []byte("PAR1 nonsense PAR1")
+			must(t, os.WriteFile(filepath.Join(dir, result.ResultFile), content, 0o644))
+			sum := sha256.Sum256(content)
+			rewrite(t, dir, func(m map[string]any) {
+				for _, f := range m["files"].([]any) {
+					if file := f.(map[string]any); file["name"] == result.ResultFile {
+						file["size"], file["sha256"] = len(content), hex.EncodeToString(sum[:])
+					}
+				}
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, 1, 2)
+			h.do(t, l, l.measured(l.runs[0], 100))
+			l.measured(l.runs[1], 101)
+			good := 1
+			if name == "foreign owner" {
+				good = 0
+			}
+			if got := l.tick(); got.Ingested != good || got.Refused != 2-good {
+				t.Errorf("tick %+v", got)
+			}
+			if got := l.tick(); got != (collect.Report{}) {
+				t.Errorf("looked again at once: %+v", got)
+			}
+			if got := l.state(l.runs[0]); got != lifecycle.RunSubmitted {
+				t.Errorf("run is %s", got)
+			}
+			rejected, err := l.store.RejectedAttempts(t.Context(), l.runs[0])
+			must(t, err)
+			if len(rejected) != 1 || rejected[0].Kind != h.kind || rejected[0].Reason == "" {
+				t.Errorf("rejected %+v, want one of kind %s", rejected, h.kind)
+			}
+		})
+	}
+}
+
+// hostile is what is done to a good folder, and what that is called.
+type hostile struct {
+	kind string
+	do   func(t testing.TB, l *lab, dir string)
+}
+
+// TestCollect_TornThenWhole: a folder that becomes whole is ingested, and no
+// complaint is left.
+func TestCollect_TornThenWhole(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, 1)
+	dir := l.measured(l.runs[0], 100)
+	log := filepath.Join(dir, result.RunnerLog)
+	must(t, os.Rename(log, dir+".elsewhere"))
+	if got := l.tick(); got.Ingested != 0 || got.Refused != 1 {
+		t.Errorf("tick %+v", got)
+	}
+	must(t, os.Rename(dir+".elsewhere", log))
+	if got := l.tick(); got.Ingested != 1 || got.Settled != 1 {
+		t.Errorf("tick %+v", got)
+	}
+	if l.count("rejected_attempt") != 0 {
+		t.Error("the complaint stays")
+	}
+}
+
+// TestCollect_Unsealed: what is not sealed does not exist, and is no fault yet.
+func TestCollect_Unsealed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, 1)
+	must(t, os.MkdirAll(filepath.Join(l.attempts, "1", "100-r0"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(l.attempts, "1", ".101-r0.123.partial"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(l.attempts, "999", "100-r0"), 0o755))
+	l.tick()
+	if l.count("attempt") != 0 || l.count("rejected_attempt") != 0 {
+		t.Error("something was made of it")
+	}
+}
+
+// TestCollect_ControlCharacters: what a terminal or PostgreSQL would choke on is
+// kept as blanks, and the attempt counts.
+func TestCollect_ControlCharacters(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, 1)
+	m := l.manifest(l.runs[0], 100, lifecycle.ExitDriftArtefact)
+	m.Reasons = []string{"bad\x00 \x1b[31mred\xff", "second"}
+	m.Checks = []result.Check{{Name: "digest", Kind: result.CheckEnvironment, Verdict: result.VerdictFail, Reason: "nul \x00"}}
+	l.seal(m, nil)
+	if got := l.tick(); got.Ingested != 1 {
+		t.Fatalf("tick %+v", got)
+	}
+	var reasons []string
+	l.query(`select reasons from attempt`, &reasons)
+	if reasons[0] != "bad  [31mred\uFFFD" && reasons[0] != "bad   [31mred\uFFFD" {
+		t.Errorf("reasons %q", reasons)
+	}
+}
