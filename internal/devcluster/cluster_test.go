@@ -167,6 +167,9 @@ func TestUpDown(t *testing.T) {
 			t.Errorf("hostname in a step: %q", got)
 		}
 	}
+	if _, err := lookPath("bwrap"); err == nil {
+		shell(t, c, "srun -p cpu bwrap --ro-bind / / --proc /proc --dev /dev --unshare-pid true")
+	}
 	if got := shell(t, c, "scontrol show topology | grep -c Level=0"); got != "2" {
 		t.Errorf("leaf switches: %q", got)
 	}

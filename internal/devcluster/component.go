@@ -97,6 +97,11 @@ func (c *Cluster) slurmd(node string) []string {
 	if !c.namespaces {
 		return daemon
 	}
+	// An ordinary user has capabilities only until the node has its name:
+	// bubblewrap, for one, refuses to run with any.
+	if os.Geteuid() != 0 {
+		daemon = append([]string{"setpriv", "--ambient-caps=-all", "--inh-caps=-all"}, daemon...)
+	}
 	return slices.Concat(unshareNode, []string{"sh", "-c", `hostname "$1"; shift; exec "$@"`, "sh", node}, daemon)
 }
 

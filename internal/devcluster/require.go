@@ -16,12 +16,9 @@ var ErrMissing = errors.New("not installed")
 
 // requirePrograms names everything that is missing at once.
 func requirePrograms(o Options) error {
-	need := []string{"munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel", "setsid", "unshare"}
+	need := []string{"munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol", "scancel", "setsid", "setpriv", "unshare"}
 	if !o.NoAccounting {
 		need = append(need, "slurmdbd", "mariadbd", "sacct", "sacctmgr")
-	}
-	if os.Geteuid() == 0 {
-		need = append(need, "setpriv")
 	}
 	var missing []string
 	for _, name := range need {

@@ -5,12 +5,6 @@
 // options that it does not know, and it runs no script: the test says when tasks
 // start and how they end.
 //
-// The commands are the test binary itself under other names, so TestMain begins:
-//
-//	func TestMain(m *testing.M) {
-//		if status, ok := slurmtest.Command(); ok {
-//			os.Exit(status)
-//		}
-//		os.Exit(m.Run())
-//	}
+// The commands are the test binary itself under other names: a TestMain asks
+// Command first, and exits with its status if it was one.
 package slurmtest
