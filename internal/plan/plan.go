@@ -20,6 +20,7 @@ type Shape struct {
 	// Sweep keeps the sweeps apart, so that one can be cancelled, throttled and
 	// accounted for without another.
 	Sweep       int64  `json:"sweep"`
+	Hardware    string `json:"hardware"`           // catalogue id
 	JobName     string `json:"job_name,omitempty"` // the user's part of it
 	Partition   string `json:"partition,omitempty"`
 	Account     string `json:"account,omitempty"`

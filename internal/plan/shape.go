@@ -55,7 +55,7 @@ func ShapeOf(s *site.Site, set *setting.Setting, o Options, avoid []string) (Sha
 		return Shape{}, fmt.Errorf("site %s has %d nodes of %s, the setting asks for %d", s.Name, hw.Nodes, want.GPU, want.Nodes)
 	}
 	shape := Shape{
-		JobName: o.JobName, WCKey: o.Wckey, Reservation: o.Reservation, Dependency: o.Dependency, NodeList: o.NodeList,
+		Hardware: want.GPU, JobName: o.JobName, WCKey: o.Wckey, Reservation: o.Reservation, Dependency: o.Dependency, NodeList: o.NodeList,
 		Partition: cmp.Or(o.Partition, s.PartitionFor(want.GPU)),
 		Account:   cmp.Or(o.Account, s.Defaults.Account),
 		QOS:       cmp.Or(o.QOS, s.QOSFor(o.Priority)),

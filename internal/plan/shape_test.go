@@ -34,7 +34,7 @@ func set(edit func(*setting.Hardware)) *setting.Setting {
 
 func TestShapeOf(t *testing.T) {
 	node := Shape{
-		Partition: "gpu", Account: "ml", QOS: "normal", GRES: "gpu:h100:2", StepGRES: "gpu:h100:2", Nodes: 1, Memory: "0", Exclusive: true,
+		Hardware: "h100-sxm", Partition: "gpu", Account: "ml", QOS: "normal", GRES: "gpu:h100:2", StepGRES: "gpu:h100:2", Nodes: 1, Memory: "0", Exclusive: true,
 		Constraint: "h100", GPUs: 8, Throttle: 5, MaxTime: 48 * time.Hour,
 	}
 	with := func(edit func(*Shape)) Shape { s := node; edit(&s); return s }
@@ -67,7 +67,7 @@ func TestShapeOf(t *testing.T) {
 		{
 			name: "a CPU node", set: func(h *setting.Hardware) { h.GPU, h.GPUs, h.Placement = "cpu-x86", 0, setting.PlacementGPU },
 			want: with(func(s *Shape) {
-				*s = Shape{Partition: "all", Account: "ml", QOS: "normal", Nodes: 1, CPUs: 4, Throttle: 5}
+				*s = Shape{Hardware: "cpu-x86", Partition: "all", Account: "ml", QOS: "normal", Nodes: 1, CPUs: 4, Throttle: 5}
 			}),
 		},
 		{
