@@ -46,7 +46,7 @@ need libc6-dev file '/usr/include/stdio.h'
 # Containers: apptainer or, in its place, bubblewrap.
 program apptainer >/dev/null 2>&1 || program singularity >/dev/null 2>&1 || need bubblewrap program bwrap
 # The demo's engine: a prebuilt library from an npm package, which uses libffi.
-libffi() { ldconfig -p | grep -q 'libffi\.so\.8'; }
+libffi() { [[ $(ldconfig -p) == *libffi.so.8* ]]; }
 need libffi8 libffi
 need nodejs program node
 need npm program npm
