@@ -78,7 +78,6 @@ type Node struct {
 	NofileHard      *int64            `json:"nofile_hard_limit"`    //
 	MemoryMax       *int64            `json:"cgroup_memory_bytes"`  // limit of the step; nil for none
 	LoadAverage     *float64          `json:"load_average_1m"`      // before the engine started
-	OtherBusyCPUs   *float64          `json:"other_busy_cpus"`      // CPUs that others used before the engine started
 	Env             map[string]string `json:"env"`                  // relevant variables
 	GPUSource       string            `json:"gpu_source"`           // nvml, slurm (emulated), none
 	GPUError        string            `json:"gpu_error"`            // why there is no snapshot
