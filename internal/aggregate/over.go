@@ -27,7 +27,7 @@ func overRuns(m metrics.Metric, runs []Run) values {
 	reasons := []string{}
 	for _, r := range runs {
 		v := r.Metrics[m.Name]
-		if v == nil || math.IsNaN(*v) || math.IsInf(*v, 0) {
+		if v == nil || !finite(*v) {
 			reasons = append(reasons, orElse(r.NullReasons[m.Name], "not measured"))
 			continue
 		}
@@ -67,7 +67,7 @@ func (o values) metric() Metric {
 	}
 	mean, sd := meanSD(o.v)
 	m.Mean = &mean
-	if len(o.v) > 1 {
+	if len(o.v) > 1 && finite(sd) {
 		m.StdDev = &sd
 	}
 	if len(o.v) < MinRuns {
@@ -95,8 +95,9 @@ func (o values) around(merged *float64, reason string) Metric {
 		return m // a run without a value: no spread, no interval
 	}
 	if len(o.v) > 1 {
-		_, sd := meanSD(o.v)
-		m.StdDev = &sd
+		if _, sd := meanSD(o.v); finite(sd) {
+			m.StdDev = &sd
+		}
 	}
 	if len(o.v) < MinRuns || o.log && !(*merged > 0) {
 		return m
@@ -113,7 +114,11 @@ func (o values) around(merged *float64, reason string) Metric {
 	return m
 }
 
+// setInterval leaves out what absurd values overflow.
 func (m *Metric) setInterval(low, high float64) {
+	if !finite(low) || !finite(high) {
+		return
+	}
 	m.CILow, m.CIHigh = &low, &high
 	if *m.Mean != 0 {
 		relative := (high - low) / 2 / math.Abs(*m.Mean)
@@ -137,6 +142,8 @@ func halfWidth(sd float64, n int) float64 {
 	t := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: float64(n - 1)}.Quantile(1 - (1-confidence)/2)
 	return t * sd / math.Sqrt(float64(n))
 }
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 func logs(v []float64) []float64 {
 	l := make([]float64, len(v))
