@@ -17,6 +17,8 @@ type Collector struct {
 	list    List
 	seen    map[Diagnostic]struct{}
 	dropped int
+
+	droppedErrors bool
 }
 
 // NewCollector prepares for the file's text; data may be nil where there is
@@ -46,6 +48,7 @@ func (c *Collector) add(s Severity, at Pos, hint, message string) {
 	}
 	if len(c.list) >= MaxDiagnostics {
 		c.dropped++
+		c.droppedErrors = c.droppedErrors || s == Error
 		return
 	}
 	c.seen[d] = struct{}{}
@@ -60,14 +63,18 @@ func (c *Collector) add(s Severity, at Pos, hint, message string) {
 func (c *Collector) Full() bool { return len(c.list) >= MaxDiagnostics }
 
 // HasErrors reports whether an error was added.
-func (c *Collector) HasErrors() bool { return c.list.HasErrors() }
+func (c *Collector) HasErrors() bool { return c.droppedErrors || c.list.HasErrors() }
 
 // List returns what was gathered, sorted.
 func (c *Collector) List() List {
 	out := append(List(nil), c.list...)
 	out.Sort()
 	if c.dropped > 0 {
-		out = append(out, Diagnostic{File: c.file, Severity: Error, Message: fmt.Sprintf("%d more faults are not shown", c.dropped)})
+		severity := Warning
+		if c.droppedErrors || out.HasErrors() {
+			severity = Error
+		}
+		out = append(out, Diagnostic{File: c.file, Severity: severity, Message: fmt.Sprintf("more than %d faults: the rest is not shown", MaxDiagnostics)})
 	}
 	return out
 }

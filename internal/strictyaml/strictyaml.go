@@ -7,7 +7,9 @@ package strictyaml
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -168,25 +170,38 @@ func decode(data []byte) (doc *yaml.Node, second int, err error) {
 	}()
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var first, next yaml.Node
-	if err := d.Decode(&first); err != nil {
-		if err.Error() == "EOF" {
-			return nil, 0, nil
-		}
+	switch err := d.Decode(&first); {
+	case errors.Is(err, io.EOF):
+		return nil, 0, nil
+	case err != nil:
 		return nil, 0, err
 	}
-	if d.Decode(&next) == nil && len(next.Content) > 0 {
-		second = next.Content[0].Line
+	switch err := d.Decode(&next); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return nil, 0, err
+	default:
+		second = max(next.Line, 1)
+		if len(next.Content) > 0 {
+			second = next.Content[0].Line
+		}
 	}
 	return &first, second, nil
 }
 
 var syntaxForm = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?:column \d+: )?(.*)$`)
 
+// parserForm are the faults that the grammar finds, as opposed to the scanner.
+var parserForm = regexp.MustCompile(`^did not find expected (<|node content|',' or|'-' indicator|key$)|^found (duplicate %|undefined tag handle|incompatible YAML|extra %)`)
+
 func reportSyntax(data []byte, err error, faults *diag.Collector) {
 	at, message := diag.Pos{Line: 1, Column: 1}, strings.ReplaceAll(err.Error(), "\n", " ")
 	if m := syntaxForm.FindStringSubmatch(message); m != nil {
 		at.Line, _ = strconv.Atoi(m[1])
 		message = m[2]
+		if parserForm.MatchString(message) && m[1] != "" {
+			at.Line++ // this half of the library counts lines from 0
+		}
 	}
 	lines := bytes.Split(data, []byte("\n"))
 	at.Line = min(max(at.Line, 1), len(lines))
@@ -205,7 +220,16 @@ func reportSyntax(data []byte, err error, faults *diag.Collector) {
 	}
 	line := lines[at.Line-1]
 	at.Column = 1 + len(line) - len(bytes.TrimLeft(line, " \t"))
-	faults.Errorf(at, "", "not valid YAML: %s", message)
+	faults.Errorf(at, "", "not valid YAML: %s", clip(message))
+}
+
+// clip shortens what a message quotes.
+func clip(s string) string {
+	const longest = 100
+	if utf8.RuneCountInString(s) <= longest {
+		return s
+	}
+	return string([]rune(s)[:longest]) + "…"
 }
 
 type converter struct {
@@ -229,7 +253,7 @@ func (c *converter) convert(n *yaml.Node, depth int) *Node {
 	}
 	if n.Kind == yaml.AliasNode {
 		if c.open[n.Alias] {
-			c.faults.Errorf(pos(n), "", "the alias *%s contains itself", n.Value)
+			c.faults.Errorf(pos(n), "", "the alias *%s contains itself", clip(n.Value))
 			return nil
 		}
 		if out, ok := c.done[n.Alias]; ok {
@@ -283,7 +307,7 @@ func (c *converter) convert(n *yaml.Node, depth int) *Node {
 // tag refuses explicit tags but !!str, which is as good as quotes.
 func (c *converter) tag(n *yaml.Node) {
 	if n.Style&yaml.TaggedStyle != 0 && !(n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str") {
-		c.faults.Errorf(pos(n), "leave it out", "the tag %s is not used here", n.Tag)
+		c.faults.Errorf(pos(n), "leave it out", "the tag %s is not used here", clip(n.Tag))
 	}
 }
 
@@ -309,7 +333,7 @@ func (c *converter) mapping(n *yaml.Node, out *Node, depth int) {
 			continue
 		}
 		if at, ok := first[key.Value]; ok {
-			c.faults.Errorf(pos(key), "", "the key %q is already given in line %d, column %d", key.Value, at.Line, at.Column)
+			c.faults.Errorf(pos(key), "", "the key %q is already given in line %d, column %d", clip(key.Value), at.Line, at.Column)
 			continue
 		}
 		first[key.Value] = pos(key)

@@ -53,8 +53,11 @@ func trap(text string) string {
 func (r Reader) scalar(n *Node, what, want string) bool {
 	if n.Kind != Scalar {
 		hint := ""
-		if n.Kind == Map && len(n.Entries) == 1 && n.Entries[0].Value.Null {
+		switch {
+		case n.Kind == Map && len(n.Entries) == 1 && n.Entries[0].Value.Null:
 			hint = "quote it: \"{" + n.Entries[0].Key + "}\""
+		case want == "a single value" || want == "text":
+			hint = "quote it, if it is meant as text"
 		}
 		r.Faults.Errorf(n.At, hint, "%s is %s, not %s", what, n.Kind, want)
 		return false
@@ -74,7 +77,7 @@ func (r Reader) Text(n *Node, what string) (string, bool) {
 	}
 	if n.Plain {
 		if why := trap(n.Text); why != "" {
-			r.Faults.Errorf(n.At, "quote it: "+strconv.Quote(n.Text), "%s is text, but %s is %s", what, n.Text, why)
+			r.Faults.Errorf(n.At, "quote it: "+strconv.Quote(clip(n.Text)), "%s is text, but %s is %s", what, clip(n.Text), why)
 			return "", false
 		}
 	}
@@ -88,7 +91,7 @@ func (r Reader) Word(n *Node, what string, words []string) (string, bool) {
 		return "", false
 	}
 	if !slices.Contains(words, n.Text) {
-		r.Faults.Errorf(n.At, diag.Suggest(n.Text, words), "%s is %q, not one of %s", what, n.Text, strings.Join(words, ", "))
+		r.Faults.Errorf(n.At, diag.Suggest(n.Text, words), "%s is %q, not one of %s", what, clip(n.Text), strings.Join(words, ", "))
 		return "", false
 	}
 	return n.Text, true
@@ -108,25 +111,31 @@ func (r Reader) Int(n *Node, what string) (int64, bool) {
 		return 0, false
 	}
 	if !integerForm.MatchString(n.Text) {
-		hint := "write it in decimal digits alone"
-		if numericForm.MatchString(n.Text) {
-			if v, err := strconv.ParseInt(strings.ReplaceAll(n.Text, "_", ""), 0, 64); err == nil && n.Text[0] != '0' {
-				hint = "write " + strconv.FormatInt(v, 10)
-			} else if v, err := strconv.ParseFloat(n.Text, 64); err == nil && v == float64(int64(v)) {
-				hint = "write " + strconv.FormatInt(int64(v), 10)
-			} else if v, err := strconv.ParseInt(n.Text, 0, 64); err == nil && strings.HasPrefix(n.Text, "0x") {
-				hint = "write " + strconv.FormatInt(v, 10)
-			}
-		}
-		r.Faults.Errorf(n.At, hint, "%s is a whole number, not %s", what, strconv.Quote(n.Text))
+		hint := integerHint(n.Text)
+		r.Faults.Errorf(n.At, hint, "%s is a whole number, not %s", what, strconv.Quote(clip(n.Text)))
 		return 0, false
 	}
 	v, err := strconv.ParseInt(n.Text, 10, 64)
 	if err != nil {
-		r.Faults.Errorf(n.At, "", "%s does not fit into 64 bits: %s", what, n.Text)
+		r.Faults.Errorf(n.At, "", "%s does not fit into 64 bits: %s", what, clip(n.Text))
 		return 0, false
 	}
 	return v, true
+}
+
+// integerHint is the integer that another spelling probably means.
+func integerHint(text string) string {
+	digits := strings.TrimLeft(text, "+-")
+	if len(digits) > 1 && digits[0] == '0' && '0' <= digits[1] && digits[1] <= '9' {
+		return "write it in decimal digits, without a leading zero" // 010 is 8 to some and 10 to others
+	}
+	if v, err := strconv.ParseInt(text, 0, 64); err == nil {
+		return "write " + strconv.FormatInt(v, 10)
+	}
+	if v, err := strconv.ParseFloat(text, 64); err == nil && v == float64(int64(v)) && v < 1e15 && v > -1e15 {
+		return "write " + strconv.FormatInt(int64(v), 10)
+	}
+	return "write it in decimal digits alone"
 }
 
 // Float reads a number, written as in JSON and not quoted.
@@ -139,12 +148,12 @@ func (r Reader) Float(n *Node, what string) (float64, bool) {
 		if !n.Plain && numberForm.MatchString(n.Text) {
 			hint = "leave the quotes out"
 		}
-		r.Faults.Errorf(n.At, hint, "%s is a number, not %s", what, strconv.Quote(n.Text))
+		r.Faults.Errorf(n.At, hint, "%s is a number, not %s", what, strconv.Quote(clip(n.Text)))
 		return 0, false
 	}
 	v, err := strconv.ParseFloat(n.Text, 64)
 	if err != nil {
-		r.Faults.Errorf(n.At, "", "%s is out of range: %s", what, n.Text)
+		r.Faults.Errorf(n.At, "", "%s is out of range: %s", what, clip(n.Text))
 		return 0, false
 	}
 	if v == 0 {
@@ -168,7 +177,7 @@ func (r Reader) Bool(n *Node, what string) (v, ok bool) {
 	case "false", "no", "off", "n":
 		hint = "write false"
 	}
-	r.Faults.Errorf(n.At, hint, "%s is true or false, not %s", what, strconv.Quote(n.Text))
+	r.Faults.Errorf(n.At, hint, "%s is true or false, not %s", what, strconv.Quote(clip(n.Text)))
 	return false, false
 }
 
@@ -209,13 +218,13 @@ func (r Reader) Rendered(n *Node, what string) (string, bool) {
 	if !n.Plain || n.Text == "true" || n.Text == "false" || integerForm.MatchString(n.Text) && n.Text != "-0" {
 		return n.Text, true
 	}
-	if numberForm.MatchString(n.Text) {
+	if n.Text != "-0" && numberForm.MatchString(n.Text) {
 		if v, err := strconv.ParseFloat(n.Text, 64); err == nil && strconv.FormatFloat(v, 'f', -1, 64) == n.Text {
 			return n.Text, true
 		}
 	}
 	if why := trap(n.Text); why != "" {
-		r.Faults.Errorf(n.At, "quote it: "+strconv.Quote(n.Text), "%s is kept as text, but %s is %s", what, n.Text, why)
+		r.Faults.Errorf(n.At, "quote it: "+strconv.Quote(clip(n.Text)), "%s is kept as text, but %s is %s", what, clip(n.Text), why)
 		return "", false
 	}
 	return n.Text, true
@@ -254,15 +263,19 @@ func (r Reader) Texts(n *Node, what string) ([]string, bool) {
 
 // Unknown reports a key that is none of the known ones.
 func (r Reader) Unknown(e Entry, where string, known []string) {
+	if r.Faults.Full() {
+		r.Faults.Errorf(e.KeyAt, "", "unknown key") // counted, not shown
+		return
+	}
 	in := ""
 	if where != "" {
 		in = " in " + where
 	}
 	hint := diag.Suggest(e.Key, known)
-	if hint == "" && len(known) <= 20 {
+	if hint == "" && len(known) > 0 && len(known) <= 20 {
 		hint = "known here: " + strings.Join(known, ", ")
 	}
-	r.Faults.Errorf(e.KeyAt, hint, "unknown key %s%s", strconv.Quote(e.Key), in)
+	r.Faults.Errorf(e.KeyAt, hint, "unknown key %s%s", strconv.Quote(clip(e.Key)), in)
 }
 
 // Fields calls the reader of each key of a mapping and reports unknown keys.
@@ -276,6 +289,9 @@ func (r Reader) Fields(n *Node, where string, fields []Field) bool {
 		return false
 	}
 	for _, e := range n.Entries {
+		if r.Faults.Full() {
+			return true
+		}
 		i := slices.IndexFunc(fields, func(f Field) bool { return f.Key == e.Key })
 		if i < 0 {
 			known := make([]string, len(fields))
