@@ -321,9 +321,17 @@ func (c *call) scontrol() error {
 			storage = "accounting_storage/none"
 		}
 		for _, kv := range [][2]string{
-			{"AccountingStorageType", storage}, {"AccountingStoreFlags", "job_comment"}, {"ClusterName", c.Conf.ClusterName},
-			{"EnforcePartLimits", "NO"}, {"JobRequeue", "1"}, {"KillWait", "30 sec"}, {"MaxArraySize", strconv.Itoa(c.Conf.MaxArraySize)},
-			{"MaxJobCount", "100000"}, {"MessageTimeout", "10 sec"}, {"MinJobAge", "300 sec"}, {"SLURM_VERSION", "22.05.8"},
+			{"AccountingStorageType", storage},
+			{"AccountingStoreFlags", "job_comment"},
+			{"ClusterName", c.Conf.ClusterName},
+			{"EnforcePartLimits", "NO"},
+			{"JobRequeue", "1"},
+			{"KillWait", "30 sec"},
+			{"MaxArraySize", strconv.Itoa(c.Conf.MaxArraySize)},
+			{"MaxJobCount", "100000"},
+			{"MessageTimeout", "10 sec"},
+			{"MinJobAge", "300 sec"},
+			{"SLURM_VERSION", "22.05.8"},
 		} {
 			fmt.Fprintf(&c.out, "%-23s = %s\n", kv[0], kv[1])
 		}

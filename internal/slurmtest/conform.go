@@ -25,8 +25,14 @@ func Conform(t *testing.T, client *slurm.Client, scripts string, settle Settle) 
 		name string
 		run  func(*testing.T)
 	}{
-		{"settings", k.settings}, {"array", k.array}, {"failure", k.failure}, {"cancel before start", k.cancelPending},
-		{"refusals", k.refusals}, {"unknown", k.unknown}, {"throttle", k.throttle}, {"single job", k.single},
+		{"settings", k.settings},
+		{"array", k.array},
+		{"failure", k.failure},
+		{"cancel before start", k.cancelPending},
+		{"refusals", k.refusals},
+		{"unknown", k.unknown},
+		{"throttle", k.throttle},
+		{"single job", k.single},
 	} {
 		t.Run(check.name, check.run)
 	}
