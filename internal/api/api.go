@@ -4,7 +4,11 @@
 // unknown is null, and a number is never NaN.
 package api
 
-import "strings"
+import (
+	"strings"
+
+	"sbench/internal/diag"
+)
 
 // DefaultSocket is where sbenchd listens unless told otherwise.
 const DefaultSocket = "/run/sbench/sbenchd.sock"
@@ -12,11 +16,8 @@ const DefaultSocket = "/run/sbench/sbenchd.sock"
 // SocketEnv names the environment variable that overrides DefaultSocket.
 const SocketEnv = "SBENCH_SOCKET"
 
-// Limits of what either side accepts.
-const (
-	MaxRequestBytes = 16 << 20 // a submission: the sweep file and its options
-	MaxSweepBytes   = 8 << 20  // the sweep file alone
-)
+// MaxRequestBytes bounds the body of a request: a sweep file and its options.
+const MaxRequestBytes = 8 << 20
 
 // Code is the category of a failure; the command's exit status follows from it.
 type Code string
@@ -41,20 +42,7 @@ type Problem struct {
 	// Reasons has one line for each ground of a refusal.
 	Reasons []string `json:"reasons,omitempty"`
 	// Diagnostics are the faults of the sweep file, with their places.
-	Diagnostics []Diagnostic `json:"diagnostics,omitempty"`
-}
-
-// Diagnostic is one fault or warning of a sweep file. Line and Column count
-// from 1; 0 where the place is not known.
-type Diagnostic struct {
-	File     string `json:"file"`
-	Line     int    `json:"line"`
-	Column   int    `json:"column"`
-	Severity string `json:"severity"` // error, warning
-	Message  string `json:"message"`
-	Hint     string `json:"hint,omitempty"`
-	// Source is the line itself, for the caret.
-	Source string `json:"source,omitempty"`
+	Diagnostics diag.List `json:"diagnostics,omitempty"`
 }
 
 // Error returns the message, and the reasons after it.

@@ -92,9 +92,14 @@ func (c *Client) Summary(ctx context.Context, sweep int64) (SweepSummary, error)
 	return call[SweepSummary](ctx, c, http.MethodGet, sweepPath(sweep, "summary"), nil, nil)
 }
 
-// Sweep returns everything about a sweep.
-func (c *Client) Sweep(ctx context.Context, sweep int64) (Sweep, error) {
-	return call[Sweep](ctx, c, http.MethodGet, sweepPath(sweep, ""), nil, nil)
+// Sweep returns everything about a sweep; its runs with their attempts, and its
+// history, only where runs is true.
+func (c *Client) Sweep(ctx context.Context, sweep int64, runs bool) (Sweep, error) {
+	q := url.Values{}
+	if runs {
+		q.Set("runs", "1")
+	}
+	return call[Sweep](ctx, c, http.MethodGet, sweepPath(sweep, ""), q, nil)
 }
 
 // SweepRuns lists the runs of a sweep, without their attempts.
@@ -143,7 +148,7 @@ func (c *Client) Dead(ctx context.Context, sweep int64) ([]DeadRun, error) {
 
 // ReleaseDead gives runs of the dead-letter list a new chance.
 func (c *Client) ReleaseDead(ctx context.Context, runs []int64) (ActionResponse, error) {
-	return call[ActionResponse](ctx, c, http.MethodPost, "/v1/dead/release", nil, map[string][]int64{"runs": runs})
+	return call[ActionResponse](ctx, c, http.MethodPost, "/v1/dead/release", nil, ReleaseRequest{runs})
 }
 
 // Version asks the daemon for its build and for who it takes the caller for.

@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"sbench/internal/diag"
+)
 
 // SubmitRequest is the body of POST /v1/sweeps. The daemon parses and expands
 // File itself; nothing that a client computed is trusted.
@@ -58,10 +62,10 @@ type SubmitResponse struct {
 	// SweepID is 0 for a test-only request.
 	SweepID int64 `json:"sweep_id"`
 	// Repeated says that the idempotency key was known: SweepID is the first one's.
-	Repeated bool         `json:"repeated"`
-	Plan     Plan         `json:"plan"`
-	Warnings []Diagnostic `json:"warnings"`
-	Notes    []string     `json:"notes"` // what is accepted and has no effect yet, or is worth knowing
+	Repeated bool      `json:"repeated"`
+	Plan     Plan      `json:"plan"`
+	Warnings diag.List `json:"warnings"`
+	Notes    []string  `json:"notes"` // what is accepted and has no effect yet, or is worth knowing
 }
 
 // Plan is what a submission will do.

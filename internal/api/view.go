@@ -31,13 +31,11 @@ type SweepSummary struct {
 }
 
 // Terminal reports whether every run has ended and every setting is final.
-func (s SweepSummary) Terminal() bool {
-	return s.RunsTotal > 0 && s.RunsOpen() == 0 && s.SettingsFinal >= s.SettingsTotal
-}
+func (s SweepSummary) Terminal() bool { return s.EndedAt != nil }
 
 // Complete reports whether every setting is final with all its runs valid.
 func (s SweepSummary) Complete() bool {
-	return s.Terminal() && s.SettingsComplete >= s.SettingsTotal
+	return s.Terminal() && s.State == "complete" && s.SettingsComplete >= s.SettingsTotal
 }
 
 // RunsOpen is the number of runs that may still change by themselves.
@@ -52,11 +50,14 @@ func (s SweepSummary) RunsOpen() int {
 // Sweep is everything about a sweep.
 type Sweep struct {
 	SweepSummary
-	HardwareClass string           `json:"hardware_class"`
-	File          string           `json:"file"` // the submitted text
-	Options       json.RawMessage  `json:"options"`
-	Settings      []SettingSummary `json:"settings"`
-	Transitions   []Transition     `json:"transitions"`
+	HardwareClass string `json:"hardware_class"`
+	// File and Options are what was submitted; null for other people's sweeps.
+	File     *string          `json:"file"`
+	Options  json.RawMessage  `json:"options"`
+	Settings []SettingSummary `json:"settings"`
+	// RunList and Transitions are filled where they were asked for.
+	RunList     []Run        `json:"runs"`
+	Transitions []Transition `json:"transitions"`
 }
 
 // SettingSummary is a setting within a sweep.
@@ -94,6 +95,7 @@ type Run struct {
 	TaskIndex      *int         `json:"task_index"`
 	SlurmJobID     *string      `json:"slurm_job_id"` // of the task it is in now: 123_4
 	UpdatedAt      time.Time    `json:"updated_at"`
+	Held           bool         `json:"held"`            // not planned until released
 	RefusalReasons []string     `json:"refusal_reasons"` // of the latest attempt
 	Attempts       []Attempt    `json:"attempts"`
 	Transitions    []Transition `json:"transitions"`
@@ -115,6 +117,7 @@ type Attempt struct {
 	StartedAt    *time.Time      `json:"started_at"`
 	EndedAt      *time.Time      `json:"ended_at"`
 	Checks       json.RawMessage `json:"checks"`
+	Sealed       bool            `json:"sealed"` // false: its allocation ended and nothing was sealed
 	Directory    string          `json:"directory"`
 }
 
@@ -165,13 +168,13 @@ type Metric struct {
 
 // Site is a cluster as the daemon feeds it.
 type Site struct {
-	Name          string    `json:"name"`
-	Cluster       string    `json:"cluster"`
-	HardwareClass string    `json:"hardware_class"`
-	Mode          string    `json:"mode"` // active, drain, paused
-	Reason        string    `json:"reason"`
-	ChangedBy     string    `json:"changed_by"`
-	ChangedAt     time.Time `json:"changed_at"`
+	Name          string     `json:"name"`
+	Cluster       string     `json:"cluster"`
+	HardwareClass string     `json:"hardware_class"`
+	Mode          string     `json:"mode"` // active, drain, paused
+	Reason        string     `json:"reason"`
+	ChangedBy     string     `json:"changed_by"`
+	ChangedAt     *time.Time `json:"changed_at"` // null where the mode was never set
 }
 
 // SiteRequest is the body of POST /v1/sites/{name}/mode.
@@ -214,6 +217,11 @@ type ActionRequest struct {
 	User   string `json:"user,omitempty"`
 	Site   string `json:"site,omitempty"`
 	Reason string `json:"reason,omitempty"`
+}
+
+// ReleaseRequest is the body of POST /v1/dead/release.
+type ReleaseRequest struct {
+	Runs []int64 `json:"runs"`
 }
 
 // ActionResponse says what changed.

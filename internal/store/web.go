@@ -344,6 +344,30 @@ func (s *Store) RunCounts(ctx context.Context) ([]StateCount, error) {
 	return collect[StateCount](ctx, s.pool, "run counts", sqlRunCounts)
 }
 
+const sqlRunSeconds = `
+select series_hash, avg(extract(epoch from ended_at - started_at))::double precision as seconds
+  from result
+ where site = $1 and series_hash = any($2) and valid
+ group by series_hash`
+
+// RunSeconds returns how long valid runs of series took on a site, from start-up
+// to seal, on average; series without history are missing.
+func (s *Store) RunSeconds(ctx context.Context, site string, series []string) (map[string]float64, error) {
+	type row struct {
+		SeriesHash string
+		Seconds    float64
+	}
+	list, err := collect[row](ctx, s.pool, "run times", sqlRunSeconds, site, series)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for _, r := range list {
+		out[r.SeriesHash] = r.Seconds
+	}
+	return out, nil
+}
+
 // SiteMode is how a site is fed.
 type SiteMode struct {
 	Site      string

@@ -1,0 +1,76 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"sbench/internal/api"
+	"sbench/internal/auth"
+	"sbench/internal/site"
+	"sbench/internal/store"
+)
+
+func (s *server) listSites(r *http.Request, _ auth.Identity) (any, error) {
+	modes, err := s.Store.SiteModes(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	out := make([]api.Site, len(s.Sites))
+	for i, st := range s.Sites {
+		out[i] = siteOf(st, modes[st.Name])
+	}
+	return out, nil
+}
+
+func siteOf(st *site.Site, m store.SiteMode) api.Site {
+	out := api.Site{Name: st.Name, Cluster: st.Cluster, HardwareClass: st.HardwareClass, Mode: store.SiteActive}
+	if m.Mode != "" {
+		out.Mode, out.Reason, out.ChangedBy, out.ChangedAt = m.Mode, m.Reason, m.ChangedBy, &m.ChangedAt
+	}
+	return out
+}
+
+// site finds a site by name.
+func (s *server) site(name string) (*site.Site, error) {
+	i := slices.IndexFunc(s.Sites, func(st *site.Site) bool { return st.Name == name })
+	if i < 0 {
+		return nil, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such site: %q", name), Hint: "sites: " + strings.Join(s.siteNames(), ", ")}
+	}
+	return s.Sites[i], nil
+}
+
+func (s *server) siteNames() []string {
+	names := make([]string, len(s.Sites))
+	for i, st := range s.Sites {
+		names[i] = st.Name
+	}
+	return names
+}
+
+func (s *server) setSiteMode(r *http.Request, who auth.Identity) (any, error) {
+	var req api.SiteRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	if !who.Operator {
+		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators change how a site is fed", who.User)}
+	}
+	st, err := s.site(r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains([]string{store.SiteActive, store.SiteDrain, store.SitePaused}, req.Mode) {
+		return nil, &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("unknown mode %q", req.Mode)}
+	}
+	if err := checkReason(req.Reason); err != nil {
+		return nil, err
+	}
+	m, err := s.Store.SetSiteMode(r.Context(), store.SiteMode{Site: st.Name, Mode: req.Mode, Reason: req.Reason, ChangedBy: who.User})
+	if err != nil {
+		return nil, err
+	}
+	s.Log.WarnContext(r.Context(), "site mode changed", "site", st.Name, "mode", req.Mode, "user", who.User, "reason", req.Reason)
+	return siteOf(st, m), nil
+}

@@ -1,0 +1,432 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"sbench/internal/api"
+	"sbench/internal/auth"
+	"sbench/internal/diag"
+	"sbench/internal/plan"
+	"sbench/internal/setting"
+	"sbench/internal/site"
+	"sbench/internal/store"
+	"sbench/internal/sweep"
+)
+
+const (
+	maxFileName = 4096
+	maxOption   = 1000 // bytes of one text option
+	maxSets     = 1000 // --set assignments
+	maxReasons  = 20   // grounds of a refusal that are listed
+	// startForecast is what a run takes beside its load where no history tells.
+	startForecast = 2 * time.Minute
+	statTimeout   = 10 * time.Second
+)
+
+var keyForm = regexp.MustCompile(`^[A-Za-z0-9_-]{16,64}$`)
+
+// admission is a submission on its way in.
+type admission struct {
+	who     auth.Identity
+	req     api.SubmitRequest
+	options api.Options
+	site    *site.Site
+	file    *sweep.File
+	sweep   sweep.Expansion
+	plan    api.Plan
+	resp    api.SubmitResponse
+}
+
+// submit admits a sweep, or says what would become of it. The file is parsed
+// and expanded here: what the client made of it does not count.
+func (s *server) submit(r *http.Request, who auth.Identity) (any, error) {
+	a := &admission{who: who}
+	if err := decode(r, &a.req); err != nil {
+		return nil, err
+	}
+	if err := checkRequest(&a.req); err != nil {
+		return nil, err
+	}
+	select {
+	case s.expanding <- struct{}{}:
+		defer func() { <-s.expanding }()
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.forecast, s.permit} {
+		if err := step(r.Context(), a); err != nil {
+			return nil, err
+		}
+	}
+	a.resp.Plan = a.plan
+	if a.req.TestOnly {
+		return a.resp, nil
+	}
+	if err := s.create(r.Context(), a); err != nil {
+		return nil, err
+	}
+	s.Log.InfoContext(r.Context(), "sweep admitted", "sweep", a.resp.SweepID, "name", a.plan.Name, "user", who.User, "site", a.site.Name,
+		"settings", a.plan.Settings, "runs", a.plan.Runs, "gpu_hours", a.plan.GPUHours, "repeated", a.resp.Repeated)
+	return a.resp, nil
+}
+
+func invalid(format string, args ...any) *api.Problem {
+	return &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...)}
+}
+
+func refused(reasons []string, format string, args ...any) *api.Problem {
+	if len(reasons) > maxReasons {
+		more := len(reasons) - maxReasons
+		reasons = append(reasons[:maxReasons:maxReasons], fmt.Sprintf("and %d more", more))
+	}
+	return &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf(format, args...), Reasons: reasons}
+}
+
+// checkRequest bounds everything that a client may say.
+func checkRequest(req *api.SubmitRequest) error {
+	o := &req.Options
+	switch {
+	case !keyForm.MatchString(req.IdempotencyKey) && !(req.TestOnly && req.IdempotencyKey == ""):
+		return invalid("idempotency_key is not a text of 16 to 64 letters and digits")
+	case len(req.FileName) > maxFileName || !printable(req.FileName):
+		return invalid("file_name is not a file's name")
+	case len(req.File) > sweep.MaxBytes:
+		return invalid("the sweep file is larger than %d MiB", sweep.MaxBytes>>20)
+	case len(o.Set) > maxSets:
+		return invalid("more than %d assignments", maxSets)
+	case o.Dependency != "":
+		return invalid("--dependency is not available yet")
+	case len(o.MailType) > 0 || o.MailUser != "":
+		return invalid("--mail-type and --mail-user are not available yet")
+	case o.MaxCost != nil:
+		return invalid("--max-cost is not available yet: sites have no rates")
+	case !slices.Contains([]string{"", "urgent", "normal", "bulk"}, o.Priority):
+		return invalid("--priority %q is none of urgent, normal, bulk", o.Priority)
+	case o.TimeLimitS != nil && (*o.TimeLimitS < 60 || *o.TimeLimitS > 365*86400):
+		return invalid("--time is not between a minute and a year")
+	case o.MaxInflight != nil && (*o.MaxInflight < 1 || *o.MaxInflight > 1_000_000):
+		return invalid("--max-inflight is not between 1 and 1000000")
+	case o.Nice != nil && (*o.Nice < 0 || *o.Nice > 2147483645):
+		return invalid("--nice is not between 0 and 2147483645")
+	case o.Switches != nil && (*o.Switches < 1 || *o.Switches > 1000):
+		return invalid("--switches is not between 1 and 1000")
+	case o.MaxGPUHours != nil && *o.MaxGPUHours < 0:
+		return invalid("--max-gpu-hours is negative")
+	}
+	return checkTexts(o)
+}
+
+var (
+	nameForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@+-]*$`)
+	namesForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@+-]*(,[A-Za-z0-9][A-Za-z0-9_.@+-]*)*$`)
+	nodesForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*$`)
+)
+
+// checkTexts refuses here what the batch script would refuse later.
+func checkTexts(o *api.Options) error {
+	for _, t := range []struct {
+		flag, value string
+		form        *regexp.Regexp
+	}{
+		{"site", o.Site, nameForm},
+		{"job-name", o.JobName, nameForm},
+		{"partition", o.Partition, namesForm},
+		{"account", o.Account, nameForm},
+		{"qos", o.QOS, nameForm},
+		{"wckey", o.Wckey, nameForm},
+		{"reservation", o.Reservation, namesForm},
+		{"nodelist", o.NodeList, nodesForm},
+		{"exclude", o.ExcludeNodes, nodesForm},
+		{"comment", o.Comment, nil},
+		{"gres", o.Gres, nil},
+		{"constraint", o.Constraint, nil},
+	} {
+		if t.value == "" {
+			continue
+		}
+		if len(t.value) > maxOption || !printable(t.value) || t.form != nil && !t.form.MatchString(t.value) {
+			return invalid("--%s %q cannot be used: Slurm takes letters, digits and a few signs here", t.flag, clipped(t.value))
+		}
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+func clipped(s string) string {
+	if r := []rune(s); len(r) > 60 {
+		return string(r[:60]) + "…"
+	}
+	return s
+}
+
+func (s *server) read(_ context.Context, a *admission) error {
+	f, list := sweep.Parse([]byte(a.req.File), a.req.FileName)
+	if f == nil {
+		return faulty(a.req.FileName, list)
+	}
+	a.file, a.resp.Warnings = f, list
+	a.options = a.req.Options
+	o := &a.options
+	o.Priority = cmp.Or(o.Priority, string(f.Priority))
+	o.JobName = cmp.Or(o.JobName, f.Name)
+	a.plan.Name = o.JobName
+	if f.Reuse.Given && !f.Reuse.Off && !o.Force {
+		a.resp.Notes = append(a.resp.Notes, "reuse is not yet applied: every setting is run")
+	}
+	return nil
+}
+
+func faulty(name string, list diag.List) error {
+	n := len(list.Errors())
+	word := "faults"
+	if n == 1 {
+		word = "fault"
+	}
+	return &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("%s: %d %s", name, n, word), Diagnostics: list}
+}
+
+// choose finds the site: the one that is named, or the only one.
+func (s *server) choose(ctx context.Context, a *admission) error {
+	name := cmp.Or(a.options.Site, a.file.Site)
+	switch {
+	case name != "":
+		st, err := s.site(name)
+		if err != nil {
+			var p *api.Problem
+			if errors.As(err, &p) {
+				p.Code = api.CodeInvalid // the request names it, not the path
+			}
+			return err
+		}
+		a.site = st
+	case len(s.Sites) == 1:
+		a.site = s.Sites[0]
+	default:
+		return &api.Problem{Code: api.CodeInvalid, Message: "several sites are there and none is named", Hint: "--site takes one of " + strings.Join(s.siteNames(), ", ")}
+	}
+	a.options.Site = a.site.Name
+	a.options.Account = cmp.Or(a.options.Account, a.site.Defaults.Account)
+	a.plan.Site, a.plan.Cluster, a.plan.HardwareClass = a.site.Name, a.site.Cluster, a.site.HardwareClass
+	modes, err := s.Store.SiteModes(ctx)
+	if err != nil {
+		return err
+	}
+	switch m := modes[a.site.Name]; m.Mode {
+	case store.SiteDrain:
+		reason := cmp.Or(m.Reason, "no reason was given")
+		return refused([]string{reason}, "site %s takes no new sweeps: %s drains it", a.site.Name, m.ChangedBy)
+	case store.SitePaused:
+		a.resp.Notes = append(a.resp.Notes, fmt.Sprintf("site %s is paused: nothing starts before it is resumed", a.site.Name))
+	}
+	return nil
+}
+
+func (s *server) expand(_ context.Context, a *admission) error {
+	o := &a.options
+	x, list := sweep.Expand(a.file, sweep.Options{
+		Set: o.Set, GRES: o.Gres, HardwareByGRES: a.site.HardwareByGRES, Constraint: o.Constraint, Switches: o.Switches,
+		Exclusive: o.Exclusive, Repeats: o.Repeats,
+	})
+	if list.HasErrors() {
+		return faulty(a.req.FileName, list)
+	}
+	a.sweep = x
+	a.resp.Warnings = append(a.resp.Warnings, x.Warnings...)
+	a.resp.Warnings.Sort()
+	a.plan.Settings, a.plan.Runs = len(x.Settings), x.Runs
+	return nil
+}
+
+// planOptions are the options that the planner knows.
+func planOptions(o api.Options) plan.Options {
+	return plan.Options{
+		JobName: o.JobName, Partition: o.Partition, Account: o.Account, QOS: o.QOS, TimeLimitS: o.TimeLimitS, NodeList: o.NodeList,
+		ExcludeNodes: o.ExcludeNodes, Reservation: o.Reservation, Nice: o.Nice, Wckey: o.Wckey, Priority: o.Priority, MaxInflight: o.MaxInflight,
+	}
+}
+
+// forecast plans all runs as if they were submitted now.
+func (s *server) forecast(ctx context.Context, a *admission) error {
+	series := make([]string, len(a.sweep.Settings))
+	for i := range a.sweep.Settings {
+		series[i] = a.sweep.Settings[i].Series
+	}
+	history, err := s.Store.RunSeconds(ctx, a.site.Name, series)
+	if err != nil {
+		return err
+	}
+	options := planOptions(a.options)
+	repeats := a.sweep.Repeats.Runs()
+	unfit := map[string]int{}
+	var runs []plan.Run
+	for i := range a.sweep.Settings {
+		x := &a.sweep.Settings[i]
+		shape, err := plan.ShapeOf(a.site, &x.Setting, options, nil)
+		if err != nil {
+			unfit[err.Error()]++
+			continue
+		}
+		seconds, known := history[x.Series]
+		if !known {
+			seconds = (plan.RunLimit(&x.Setting, startForecast)).Seconds()
+		}
+		a.plan.GPUHours += float64(shape.GPUs) * seconds * float64(repeats) / 3600
+		a.plan.Detail = append(a.plan.Detail, api.PlanSetting{
+			SettingHash: x.Hash, Axes: api.Axes(&x.Setting), Repeats: repeats, HeldGPUs: shape.GPUs, RunSeconds: seconds,
+		})
+		for k := range repeats {
+			runs = append(runs, plan.Run{
+				ID: int64(len(runs) + 1), SettingHash: x.Hash, Checkpoint: plan.Checkpoint(&x.Setting), Repeat: k,
+				Limit: plan.RunLimit(&x.Setting, a.site.Engine.StartTimeout), Shape: shape,
+			})
+		}
+	}
+	batches, rejected := plan.Pack(runs, plan.LimitsOf(a.site))
+	for _, r := range rejected {
+		unfit[r.Reason]++
+	}
+	if len(unfit) > 0 {
+		return refused(counted(unfit), "site %s cannot run this sweep", a.site.Name)
+	}
+	a.plan.Arrays, a.plan.Batches, a.plan.Skipped = len(batches), []api.PlanArray{}, []api.PlanSkip{}
+	for _, b := range batches {
+		a.plan.Tasks += len(b.Tasks)
+		a.plan.Batches = append(a.plan.Batches, api.PlanArray{
+			Partition: b.Shape.Partition, Account: b.Shape.Account, QOS: b.Shape.QOS, Gres: b.Shape.GRES, Nodes: b.Shape.Nodes,
+			Constraint: b.Shape.Constraint, Switches: b.Shape.Switches, Exclusive: b.Shape.Exclusive,
+			TimeLimitS: int64(b.TimeLimit.Seconds()), Tasks: len(b.Tasks), Runs: b.Runs(),
+		})
+	}
+	return nil
+}
+
+// counted lists reasons with how many settings or runs each holds for.
+func counted(reasons map[string]int) []string {
+	var out []string
+	for reason, n := range reasons {
+		if n > 1 {
+			reason = fmt.Sprintf("%s (%d times)", reason, n)
+		}
+		out = append(out, reason)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// permit refuses what the caller may not do here, or what cannot work.
+func (s *server) permit(ctx context.Context, a *admission) error {
+	if a.site.SubmitAs == site.SubmitAsUser && a.who.UID != s.UID && !a.who.Operator {
+		return refused(nil, "this daemon submits jobs as another user than %s", a.who.User)
+	}
+	if a.site.SubmitAs == site.SubmitAsService && !a.who.Operator {
+		for i := range a.sweep.Settings {
+			set := &a.sweep.Settings[i].Setting
+			if set.Image.Kind == setting.ImageHost || set.Engine.Kind == setting.EngineCommand {
+				return refused(nil, "on site %s image.kind host and engine.kind command are for operators: jobs run under a service account", a.site.Name)
+			}
+		}
+	}
+	if most := a.options.MaxGPUHours; most != nil && a.plan.GPUHours > *most {
+		return refused(nil, "the forecast of %.1f GPU-hours is %.1f above --max-gpu-hours %g", a.plan.GPUHours, a.plan.GPUHours-*most, *most)
+	}
+	missing, err := missingPaths(ctx, a.site, a.sweep.Settings)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return refused(missing, "files that the sweep names are not there")
+	}
+	return nil
+}
+
+// missingPaths looks for every artefact that lies in the site's folders. Others
+// may exist on the compute nodes alone.
+func missingPaths(ctx context.Context, st *site.Site, settings []sweep.Expanded) ([]string, error) {
+	wanted := map[string]string{} // path to axis
+	for i := range settings {
+		set := &settings[i].Setting
+		for key, path := range map[string]string{
+			"image.path":                  st.ImagePath(set.Image.Path),
+			"model.checkpoint.path":       st.ModelPath(set.Model.Checkpoint.Path),
+			"workload.arrival.trace_path": st.ModelPath(set.Workload.Arrival.TracePath),
+			"workload.prompts.file_path":  st.ModelPath(set.Workload.Prompts.FilePath),
+		} {
+			if inside(st.Paths.Images, path) || inside(st.Paths.Models, path) {
+				wanted[path] = key
+			}
+		}
+	}
+	type answer struct{ missing []string }
+	done := make(chan answer, 1)
+	go func() { // a hung file system must not hold the request
+		var missing []string
+		for path, key := range wanted {
+			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+				missing = append(missing, fmt.Sprintf("%s: no such file: %s", key, path))
+			}
+		}
+		slices.Sort(missing)
+		done <- answer{missing}
+	}()
+	timer := time.NewTimer(statTimeout)
+	defer timer.Stop()
+	select {
+	case a := <-done:
+		return a.missing, nil
+	case <-timer.C:
+		return nil, &api.Problem{Code: api.CodeUnavailable, Message: "the site's file system does not answer", Hint: "try again later; nothing was submitted"}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func inside(folder, path string) bool {
+	rel, err := filepath.Rel(folder, path)
+	return path != "" && err == nil && filepath.IsLocal(rel)
+}
+
+// create stores the sweep with its settings and runs.
+func (s *server) create(ctx context.Context, a *admission) error {
+	options, err := json.Marshal(a.options)
+	if err != nil {
+		return fmt.Errorf("encode options: %w", err)
+	}
+	repeats, err := json.Marshal(a.sweep.Repeats)
+	if err != nil {
+		return fmt.Errorf("encode repeats: %w", err)
+	}
+	n := store.NewSweep{
+		Name: a.plan.Name, UserName: a.who.User, UID: a.who.UID, Account: a.options.Account, Site: a.site.Name, Priority: a.options.Priority,
+		IdempotencyKey: a.req.IdempotencyKey, File: a.req.File, Options: options, Repeats: repeats, SLO: a.file.SLO,
+		MaxErrorRate: a.file.MaxErrorRate, HardwareClass: a.site.HardwareClass, GPUHours: &a.plan.GPUHours, BeginAt: a.options.Begin,
+		Held: a.options.Hold,
+	}
+	for i := range a.sweep.Settings {
+		x := &a.sweep.Settings[i]
+		n.Settings = append(n.Settings, store.NewSetting{
+			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: a.sweep.Repeats.Runs(),
+		})
+	}
+	id, created, err := s.Store.CreateSweep(ctx, n)
+	if err != nil {
+		return err
+	}
+	a.resp.SweepID, a.resp.Repeated = id, !created
+	return nil
+}

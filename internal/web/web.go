@@ -1,0 +1,237 @@
+// Package web answers the API: who asks is established first, what they send is
+// bounded and parsed again from scratch, and every failure is an api.Problem. It
+// refuses what is not the caller's to change, and admits a sweep only where a
+// site exists that it fits.
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"sbench/internal/api"
+	"sbench/internal/auth"
+	"sbench/internal/site"
+	"sbench/internal/store"
+)
+
+// authenticator says who sent a request.
+type authenticator interface {
+	Identify(r *http.Request) (auth.Identity, error)
+}
+
+// Config is what the handlers work with.
+type Config struct {
+	Store *store.Store
+	Auth  authenticator
+	// Sites have names that differ.
+	Sites []*site.Site
+	Log   *slog.Logger
+	Now   func() time.Time
+	// Version is the daemon's build.
+	Version string
+	// UID is the user that the daemon runs as, and that jobs belong to.
+	UID int
+	// Leader reports whether this daemon is the one that acts.
+	Leader func() bool
+	// Poll is the interval at which a followed log is looked at; 0 for a second.
+	Poll time.Duration
+}
+
+type server struct {
+	Config
+	counts *counters
+	// expanding bounds how many sweeps are expanded at once: each may take
+	// hundreds of megabytes.
+	expanding chan struct{}
+}
+
+// New returns the handler of the whole API. It is safe for concurrent use.
+func New(c Config) http.Handler {
+	if c.Poll == 0 {
+		c.Poll = time.Second
+	}
+	s := &server{Config: c, counts: newCounters(), expanding: make(chan struct{}, 2)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /metrics", s.metrics)
+	for pattern, h := range map[string]handler{
+		"GET /v1/version":             s.version,
+		"POST /v1/sweeps":             s.submit,
+		"GET /v1/sweeps":              s.listSweeps,
+		"GET /v1/sweeps/{id}":         s.showSweep,
+		"GET /v1/sweeps/{id}/summary": s.summary,
+		"GET /v1/sweeps/{id}/runs":    s.sweepRuns,
+		"GET /v1/sweeps/{id}/results": s.results,
+		"GET /v1/settings/{hash}":     s.showSetting,
+		"GET /v1/runs/{id}":           s.showRun,
+		"POST /v1/actions":            s.act,
+		"GET /v1/sites":               s.listSites,
+		"POST /v1/sites/{name}/mode":  s.setSiteMode,
+		"GET /v1/dead":                s.listDead,
+		"POST /v1/dead/release":       s.releaseDead,
+	} {
+		mux.HandleFunc(pattern, s.handle(h))
+	}
+	mux.HandleFunc("GET /v1/runs/{id}/log", s.handleStream(s.log))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)})
+	})
+	return mux
+}
+
+// handler answers with a value that becomes the JSON document, or an error.
+type handler func(r *http.Request, who auth.Identity) (any, error)
+
+func (s *server) handle(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, ok := s.identify(w, r)
+		if !ok {
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, api.MaxRequestBytes)
+		v, err := h(r, who)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		body, err := json.Marshal(v)
+		if err != nil {
+			s.fail(w, r, fmt.Errorf("encode answer: %w", err))
+			return
+		}
+		s.counts.request(r.Pattern, http.StatusOK)
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(append(body, '\n'))
+	}
+}
+
+// handleStream is handle for answers that are written as they come. An error
+// can only be reported before the first byte.
+func (s *server) handleStream(h func(w http.ResponseWriter, r *http.Request, who auth.Identity) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, ok := s.identify(w, r)
+		if !ok {
+			return
+		}
+		if err := h(w, r, who); err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		s.counts.request(r.Pattern, http.StatusOK)
+	}
+}
+
+func (s *server) identify(w http.ResponseWriter, r *http.Request) (auth.Identity, bool) {
+	who, err := s.Auth.Identify(r)
+	if err != nil {
+		s.Log.WarnContext(r.Context(), "caller refused", "path", r.URL.Path, "error", err)
+		s.fail(w, r, &api.Problem{Code: api.CodeRefused, Message: "cannot tell who is calling: " + err.Error()})
+		return who, false
+	}
+	return who, true
+}
+
+// fail answers with a problem.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p := s.problem(r.Context(), r.Method+" "+r.URL.Path, err)
+	status := statusOf(p.Code)
+	s.counts.request(r.Pattern, status)
+	body, err := json.Marshal(p)
+	if err != nil {
+		body = []byte(`{"code":"internal","message":"internal fault"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(append(body, '\n'))
+}
+
+func statusOf(c api.Code) int {
+	switch c {
+	case api.CodeInvalid:
+		return http.StatusBadRequest
+	case api.CodeRefused:
+		return http.StatusForbidden
+	case api.CodeNotFound:
+		return http.StatusNotFound
+	case api.CodeConflict:
+		return http.StatusConflict
+	case api.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	case api.CodeInternal:
+		return http.StatusInternalServerError
+	}
+	return http.StatusInternalServerError
+}
+
+// problem gives any error its category. What is not the caller's fault is
+// logged; the caller is told no more than that.
+func (s *server) problem(ctx context.Context, what string, err error) *api.Problem {
+	var p *api.Problem
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.As(err, &tooLarge):
+		return &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("the request is larger than %d MiB", tooLarge.Limit>>20)}
+	case errors.Is(err, store.ErrNotFound):
+		return &api.Problem{Code: api.CodeNotFound, Message: "no such " + err.Error()}
+	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrIllegalTransition):
+		return &api.Problem{Code: api.CodeConflict, Message: err.Error()}
+	case store.Unavailable(err):
+		s.Log.WarnContext(ctx, "database cannot be reached", "request", what, "error", err)
+		return &api.Problem{Code: api.CodeUnavailable, Message: "the database cannot be reached", Hint: "try again later; nothing was lost"}
+	case ctx.Err() != nil:
+		return &api.Problem{Code: api.CodeUnavailable, Message: "the request was cut off"}
+	default:
+		s.Log.ErrorContext(ctx, "request failed", "request", what, "error", err)
+		return &api.Problem{Code: api.CodeInternal, Message: "internal fault", Hint: "the daemon's log says more"}
+	}
+}
+
+// decode reads a JSON body strictly.
+func decode(r *http.Request, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return err
+		}
+		return &api.Problem{Code: api.CodeInvalid, Message: "the request is not what this daemon understands: " + err.Error()}
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return &api.Problem{Code: api.CodeInvalid, Message: "the request has something after its document"}
+	}
+	return nil
+}
+
+// pathID reads a number out of the path.
+func pathID(r *http.Request, what string) (int64, error) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil || id <= 0 {
+		return 0, &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("%q is not the number of a %s", r.PathValue("id"), what)}
+	}
+	return id, nil
+}
+
+func (s *server) version(_ *http.Request, who auth.Identity) (any, error) {
+	return api.Version{Version: s.Version, User: who.User}, nil
+}
+
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.Store.Ping(ctx); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	io.WriteString(w, "ready\n")
+}
