@@ -108,7 +108,7 @@ func (c *Cluster) Env() []string { return []string{dirVariable + "=" + c.dir} }
 func (c *Cluster) Client() *slurm.Client {
 	return slurm.New(slurm.Config{
 		BinDir: c.BinDir(), Env: c.Env(), Conf: filepath.Join(c.dir, "slurm.conf"),
-		Timeout: 20 * time.Second, SubmitTimeout: 2 * time.Second,
+		Timeout: 20 * time.Second, SubmitTimeout: 5 * time.Second,
 	})
 }
 
@@ -284,5 +284,5 @@ func writeState(dir string, s *state) error {
 	if err := os.WriteFile(tmp, b, 0o600); err != nil { //nolint:gosec // the directory is the test's own
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(dir, "state.json"))
+	return os.Rename(tmp, filepath.Join(dir, "state.json")) //nolint:gosec // the directory is the test's own
 }
