@@ -423,7 +423,7 @@ func TestServer_SlowClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer slow.Close()
-	if err := slow.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+	if err := slow.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
 		t.Fatal(err)
 	}
 	const tokens = 30000 // 5 MB: more than the socket's buffers hold
