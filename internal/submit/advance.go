@@ -1,0 +1,247 @@
+package submit
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"sbench/internal/batch"
+	"sbench/internal/lifecycle"
+	"sbench/internal/slurm"
+	"sbench/internal/store"
+)
+
+const (
+	// skew is how far the clocks of Slurm and of this host may be apart.
+	skew = 15 * time.Minute
+	// mostRefusals is how often Slurm may refuse a batch before its runs are dead:
+	// a partition that is down and associations that are not loaded yet look like
+	// mistakes for a while.
+	mostRefusals = 3
+	refusalWait  = 15 * time.Second
+	fullWait     = 30 * time.Second
+	// mostFull is how often Slurm may be too full for a batch before it is planned
+	// again in smaller ones.
+	mostFull = 3
+	longest  = 5 * time.Minute
+)
+
+// advance brings a batch one step on, or several where nothing is in doubt.
+func (s *Service) advance(ctx context.Context, b store.Batch) error {
+	switch b.State {
+	case lifecycle.BatchIntent:
+		return s.advanceIntent(ctx, b)
+	case lifecycle.BatchHeld:
+		return s.advanceHeld(ctx, b)
+	}
+	delete(s.fresh, b.Token)
+	return nil
+}
+
+func (s *Service) advanceIntent(ctx context.Context, b store.Batch) error {
+	if b.SubmitTries > 0 {
+		// sbatch was called and what it did is not recorded.
+		if presence, err := s.adopt(ctx, b); err != nil || presence != slurm.Gone {
+			return err
+		}
+	}
+	left, err := s.Store.RunsLeft(ctx, b.Token)
+	if err != nil {
+		return err
+	}
+	if left == 0 {
+		_, err := s.Store.DropBatch(ctx, b.Token, lifecycle.BatchCancelled, lifecycle.RunCancelled, "cancelled before it was submitted")
+		return err
+	}
+	now := s.Now()
+	if now.Before(s.notUntil[b.Token]) || now.Before(s.full) {
+		return nil
+	}
+	return s.submit(ctx, b)
+}
+
+// adopt looks for the batch's job and records it. Gone means that it may be
+// submitted again.
+func (s *Service) adopt(ctx context.Context, b store.Batch) (slurm.Presence, error) {
+	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.CreatedAt.Add(-skew))
+	switch {
+	case err != nil:
+		return slurm.Unknown, err
+	case presence == slurm.Known:
+		keep := choose(found)
+		s.Log.InfoContext(ctx, "adopting job", "token", b.Token, "job", keep.JobID, "found", len(found))
+		submitted := keep.Submit
+		ok, err := s.Store.HoldBatch(ctx, b.Token, keep.JobID, &submitted, "found by its token", map[string]any{"found": found})
+		if err != nil || !ok {
+			return slurm.Known, err
+		}
+		if err := s.cancelOthers(ctx, keep, found); err != nil {
+			return slurm.Known, err
+		}
+		b.State, b.JobID = lifecycle.BatchHeld, &keep.JobID
+		return slurm.Known, s.release(ctx, b)
+	case presence == slurm.Gone && b.LastTryAt != nil && s.Now().Before(b.LastTryAt.Add(s.settle(ctx))):
+		// A controller that hung may create the job when it goes on.
+		return slurm.Unknown, nil
+	}
+	return presence, nil
+}
+
+// choose prefers a job that has not ended, then the oldest.
+func choose(found []slurm.Found) slurm.Found {
+	return slices.MinFunc(found, func(a, b slurm.Found) int {
+		switch {
+		case a.Ended != b.Ended && b.Ended:
+			return -1
+		case a.Ended != b.Ended:
+			return 1
+		}
+		return a.Submit.Compare(b.Submit)
+	})
+}
+
+// cancelOthers ends the jobs that carry the same token. They are held, or their
+// tasks found the claim taken.
+func (s *Service) cancelOthers(ctx context.Context, keep slurm.Found, found []slurm.Found) error {
+	var others []string
+	for _, f := range found {
+		if f.JobID != keep.JobID && !f.Ended {
+			others = append(others, strconv.FormatInt(f.JobID, 10))
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	s.Log.WarnContext(ctx, "cancelling jobs that carry the same token", "jobs", others)
+	return s.Cluster.Cancel(ctx, others...)
+}
+
+// settle is how long a submission may be under way after sbatch gave up.
+func (s *Service) settle(ctx context.Context) time.Duration {
+	if s.Settle > 0 {
+		return s.Settle
+	}
+	const margin = 20 * time.Second
+	if settings, err := s.limits.settings(ctx, s.Cluster, s.Now()); err == nil {
+		return settings.MessageTimeout + margin
+	}
+	return time.Minute
+}
+
+// submit calls sbatch for a batch of which Slurm has nothing.
+func (s *Service) submit(ctx context.Context, b store.Batch) error {
+	if ok, err := s.Store.TryBatch(ctx, b.Token); err != nil || !ok {
+		return err
+	}
+	s.Failpoint(FailTrying)
+	sub, err := s.Cluster.Submit(ctx, filepath.Join(b.Dir, batch.ScriptFile), true)
+	if err != nil {
+		return s.later(ctx, b, err.Error(), refusalWait)
+	}
+	switch {
+	case sub.Outcome == slurm.Created:
+		s.Failpoint(FailSubmitted)
+		return s.created(ctx, b, sub)
+	case sub.Outcome == slurm.Refused && !sub.Backpressure:
+		return s.refused(ctx, b, sub)
+	case sub.Backpressure:
+		return s.tooFull(ctx, b, sub)
+	}
+	s.Log.WarnContext(ctx, "not known whether the job was created", "token", b.Token, "message", sub.Message)
+	return s.later(ctx, b, sub.Message, min(longest, time.Second<<min(b.SubmitTries, 8)))
+}
+
+func (s *Service) created(ctx context.Context, b store.Batch, sub slurm.Submission) error {
+	ok, err := s.Store.HoldBatch(ctx, b.Token, sub.JobID, nil, "", nil)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		// Somebody else recorded a job meanwhile; ours is held, and stays so.
+		return s.Cluster.Cancel(ctx, strconv.FormatInt(sub.JobID, 10))
+	}
+	s.Log.InfoContext(ctx, "submitted", "token", b.Token, "job", sub.JobID, "tasks", b.NTasks)
+	delete(s.refusals, b.Token)
+	delete(s.notUntil, b.Token)
+	s.fresh[b.Token] = true
+	s.Failpoint(FailHeld)
+	b.State, b.JobID = lifecycle.BatchHeld, &sub.JobID
+	return s.release(ctx, b)
+}
+
+// later notes Slurm's words and leaves the batch alone for a while.
+func (s *Service) later(ctx context.Context, b store.Batch, message string, wait time.Duration) error {
+	s.notUntil[b.Token] = s.Now().Add(wait)
+	return s.Store.NoteBatch(ctx, b.Token, message)
+}
+
+func (s *Service) refused(ctx context.Context, b store.Batch, sub slurm.Submission) error {
+	s.refusals[b.Token]++
+	if s.refusals[b.Token] < mostRefusals {
+		s.Log.WarnContext(ctx, "Slurm refused the batch", "token", b.Token, "message", sub.Message, "times", s.refusals[b.Token])
+		return s.later(ctx, b, sub.Message, refusalWait)
+	}
+	delete(s.refusals, b.Token)
+	s.Log.ErrorContext(ctx, "Slurm refuses the batch", "token", b.Token, "message", sub.Message)
+	_, err := s.Store.DropBatch(ctx, b.Token, lifecycle.BatchRefused, lifecycle.RunDead, "sbatch: "+sub.Message)
+	return err
+}
+
+// tooFull waits, and after a while plans the runs again in smaller arrays: the
+// limit may be lower than the array is long.
+func (s *Service) tooFull(ctx context.Context, b store.Batch, sub slurm.Submission) error {
+	s.full = s.Now().Add(fullWait)
+	s.refusals[b.Token]++
+	if s.refusals[b.Token] < mostFull || sub.Outcome != slurm.Refused || b.NTasks == 1 {
+		return s.Store.NoteBatch(ctx, b.Token, sub.Message)
+	}
+	delete(s.refusals, b.Token)
+	s.most = max(1, b.NTasks/2)
+	s.full = time.Time{}
+	s.Log.WarnContext(ctx, "Slurm takes no array of this size", "token", b.Token, "tasks", b.NTasks, "message", sub.Message)
+	_, err := s.Store.DropBatch(ctx, b.Token, lifecycle.BatchRefused, lifecycle.RunPending, "sbatch: "+sub.Message)
+	return err
+}
+
+// advanceHeld releases a job whose id is recorded. One that another process
+// submitted is looked at first: a controller that crashed gives ids out again.
+func (s *Service) advanceHeld(ctx context.Context, b store.Batch) error {
+	if b.JobID == nil {
+		return fmt.Errorf("batch is held without a job id")
+	}
+	if s.fresh[b.Token] {
+		return s.release(ctx, b)
+	}
+	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.CreatedAt.Add(-skew))
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(found, func(f slurm.Found) bool { return f.JobID == *b.JobID })
+	switch {
+	case i >= 0 && found[i].Ended:
+		// Somebody ended it while it was held. The tracker sees to the rest.
+		_, err := s.Store.ReleaseBatch(ctx, b.Token)
+		return err
+	case i >= 0:
+		return s.release(ctx, b)
+	case presence == slurm.Unknown, s.Now().Before(b.ChangedAt.Add(s.settle(ctx))):
+		return nil
+	}
+	s.Log.WarnContext(ctx, "the controller forgot the job", "token", b.Token, "job", *b.JobID)
+	_, err = s.Store.ForgetBatch(ctx, b.Token, fmt.Sprintf("the controller forgot job %d", *b.JobID))
+	return err
+}
+
+func (s *Service) release(ctx context.Context, b store.Batch) error {
+	if err := s.Cluster.Release(ctx, *b.JobID); err != nil {
+		// Whatever it was, the next turn asks Slurm whether the job is there.
+		delete(s.fresh, b.Token)
+		return err
+	}
+	s.Failpoint(FailReleased)
+	_, err := s.Store.ReleaseBatch(ctx, b.Token)
+	return err
+}

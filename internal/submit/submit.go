@@ -1,0 +1,233 @@
+// Package submit feeds one site: it plans pending runs, commits each batch with
+// its token before sbatch is called, freezes its folder, submits it held, records
+// its job id and releases it.
+//
+// It promises that a daemon that is killed anywhere loses no run and submits no
+// batch twice that can be found: after an outcome that is not known, Slurm is
+// searched for the token, and only when it has had time to answer and knows
+// nothing is the batch submitted again. What Slurm creates even later stays held
+// and measures nothing, because the task's claim is another job's. It refuses to
+// press against limits: what does not fit in the queue waits in the database.
+package submit
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"sbench/internal/jobscript"
+	"sbench/internal/site"
+	"sbench/internal/slurm"
+	"sbench/internal/store"
+)
+
+// cluster is what submission needs of Slurm.
+type cluster interface {
+	Submit(ctx context.Context, script string, hold bool) (slurm.Submission, error)
+	Find(ctx context.Context, name string, since time.Time) (slurm.Presence, []slurm.Found, error)
+	Release(ctx context.Context, job int64) error
+	Cancel(ctx context.Context, ids ...string) error
+	Settings(ctx context.Context) (slurm.Settings, error)
+	Limits(ctx context.Context, user, account, qos string) (slurm.Limits, error)
+}
+
+// Config is what a Service works with.
+type Config struct {
+	Site    *site.Site
+	Store   *store.Store
+	Cluster cluster
+	// Runner and GPUHelper are the programs that are installed in the spool;
+	// GPUHelper "" is none. A runner for ARM nodes is taken from <Runner>-arm64
+	// where that file is.
+	Runner, GPUHelper string
+	// Templates is a folder of batch script templates that take the place of the
+	// built-in ones; "" is none.
+	Templates string
+	Log       *slog.Logger
+	// Interval is how long nothing is looked at; 0 is DefaultInterval.
+	Interval time.Duration
+	// Wake makes the service look at once; nil never does.
+	Wake <-chan struct{}
+	// Settle is how long an outcome that is not known is left alone before Slurm's
+	// not knowing the token is believed; 0 is its MessageTimeout and 20 s.
+	Settle time.Duration
+	Now    func() time.Time // nil is time.Now
+	// Failpoint is called at the steps between which a daemon may be killed; nil
+	// does nothing. Tests end the process there.
+	Failpoint func(name string)
+}
+
+// DefaultInterval is Config.Interval's default.
+const DefaultInterval = 5 * time.Second
+
+// The failpoints, in the order in which a batch passes them.
+const (
+	FailFrozen    = "submit-1-frozen"    // the folder is there, the row is not
+	FailCommitted = "submit-2-committed" // the row is there, sbatch was not called
+	FailTrying    = "submit-3-trying"    // the call is noted, sbatch was not called
+	FailSubmitted = "submit-4-submitted" // Slurm has the job, its id is not recorded
+	FailHeld      = "submit-5-held"      // the id is recorded, the job is held
+	FailReleased  = "submit-6-released"  // the job is released, which is not recorded
+)
+
+// Service submits for one site.
+type Service struct {
+	Config
+	templates *jobscript.Templates
+	user      string
+	programs  string // folder in the spool
+	limits    limits
+	// What is only a matter of manners, and may be forgotten with the process.
+	refusals map[string]int       // by token: how often Slurm refused it
+	fresh    map[string]bool      // tokens whose job this process has submitted itself
+	notUntil map[string]time.Time // by token: when to try again
+	full     time.Time            // Slurm takes nothing more before
+	most     int                  // tasks of an array, where Slurm refused more; 0 is no limit
+}
+
+// New checks the configuration and loads the templates.
+func New(c Config) (*Service, error) {
+	c.Interval = cmp.Or(c.Interval, DefaultInterval)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Failpoint == nil {
+		c.Failpoint = func(string) {}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Log = c.Log.With("service", "submit", "site", c.Site.Name)
+	templates, err := jobscript.Load(c.Templates)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{
+		Config: c, templates: templates, user: strconv.Itoa(os.Getuid()),
+		refusals: map[string]int{}, fresh: map[string]bool{}, notUntil: map[string]time.Time{},
+	}
+	if u, err := user.Current(); err == nil {
+		s.user = u.Username
+	}
+	return s, nil
+}
+
+// Run submits until ctx ends. It returns an error only where going on would be
+// wrong: another daemon acts.
+func (s *Service) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-s.Wake:
+		}
+		err := s.Turn(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, store.ErrFenced):
+			return err
+		case err != nil:
+			s.Log.WarnContext(ctx, "submission is incomplete", "error", err)
+		}
+		timer.Reset(s.Interval)
+	}
+}
+
+// Turn does once what there is to do: bring open batches on, then submit new ones
+// as far as there is room. Errors of one batch do not keep others back.
+func (s *Service) Turn(ctx context.Context) error {
+	modes, err := s.Store.SiteModes(ctx)
+	if err != nil {
+		return err
+	}
+	mode := modes[s.Site.Name].Mode
+	if mode == store.SitePaused {
+		return nil
+	}
+	if err := s.install(); err != nil {
+		return err
+	}
+	open, err := s.Store.OpenBatches(ctx, s.Site.Name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, b := range open {
+		if err := s.advance(ctx, b); err != nil {
+			errs = append(errs, fmt.Errorf("batch %s: %w", b.Token, err))
+		}
+		if err := stop(ctx, errs); err != nil {
+			return err
+		}
+	}
+	if mode != store.SiteDrain {
+		if err := s.feed(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stop returns the reason to end a turn early.
+func stop(ctx context.Context, errs []error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if n := len(errs); n > 0 && errors.Is(errs[n-1], store.ErrFenced) {
+		return errs[n-1]
+	}
+	return nil
+}
+
+// install puts the programs into the spool, unless they are there.
+func (s *Service) install() error {
+	programs := []Program{{Name: "sbench-runner", Path: s.Runner}}
+	if arm := s.Runner + "-arm64"; isFile(arm) {
+		programs = append(programs, Program{Name: "sbench-runner-arm64", Path: arm})
+	}
+	if s.GPUHelper != "" {
+		programs = append(programs, Program{Name: gpuHelper, Path: s.GPUHelper})
+	}
+	if s.programs != "" && complete(s.programs, programs) {
+		return nil
+	}
+	dir, err := Install(s.Site.Paths.Spool, programs)
+	if err != nil {
+		return err
+	}
+	s.programs = dir
+	return nil
+}
+
+const gpuHelper = "sbench-gpu"
+
+func isFile(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// helper is the GPU helper's path in the spool; "" where there is none.
+func (s *Service) helper() string {
+	if s.GPUHelper == "" {
+		return ""
+	}
+	return filepath.Join(s.programs, gpuHelper)
+}
+
+// random fills a token's bytes.
+func random(b []byte) {
+	// crypto/rand.Read never fails.
+	_, _ = rand.Read(b)
+}
