@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sbench/internal/api"
+)
+
+type resultsOptions struct {
+	csv     bool
+	parquet string
+	metrics []string
+	table   tableFlags
+}
+
+func newResultsCommand(a *app) *cobra.Command {
+	o := &resultsOptions{}
+	cmd := &cobra.Command{
+		Use:   "results SWEEP",
+		Short: "print what a sweep measured, one row per setting",
+		Long: `Prints the mean of each metric over the valid runs of a setting with the
+half-width of its 95 % interval, beside how many runs are valid and how many there
+should be. A setting that was refused or failed has its reason below it. Rows of
+emulated hardware say so. The columns are the axes that differ between the
+settings and the headline metrics; --json, --csv and --parquet have all of them.`,
+		Example: "sbench results 17\nsbench results 17 --metrics output_tokens_per_s,ttft_p95_merged\nsbench results 17 --csv > r.csv\nsbench results 17 --parquet r.parquet",
+		Args:    nArgs(1, 1, "SWEEP"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := positiveID("sweep", args[0])
+			if err != nil {
+				return err
+			}
+			return o.run(a, cmd, id)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.csv, "csv", false, "print all columns as CSV: the axes, then mean, stddev, ci_low and ci_high of every metric")
+	f.StringVar(&o.parquet, "parquet", "", "write the columns of --csv into `file`")
+	f.StringSliceVar(&o.metrics, "metrics", nil, "show these `metrics` instead of the headline ones")
+	addTableFlags(f, &o.table)
+	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
+	return cmd
+}
+
+func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
+	forms := 0
+	for _, on := range []bool{a.json, o.csv, o.parquet != "", o.table.parsable} {
+		if on {
+			forms++
+		}
+	}
+	if forms > 1 {
+		return usagef("--json, --csv, --parquet and --parsable2: give one of them")
+	}
+	r, err := a.client().Results(cmd.Context(), sweep)
+	if err != nil {
+		return err
+	}
+	switch {
+	case a.json:
+		return writeJSON(a.stdout, r)
+	case o.csv:
+		return writeResultsCSV(a.stdout, r)
+	case o.parquet != "":
+		if err := writeResultsParquet(o.parquet, r); err != nil {
+			// A half-written file would be taken for a whole one.
+			os.Remove(o.parquet)
+			return fmt.Errorf("write %s: %w", o.parquet, err)
+		}
+		return nil
+	}
+	metrics, err := o.chosen(r)
+	if err != nil {
+		return err
+	}
+	resultsTable(r, metrics, o.table.parsable).print(a, o.table)
+	if !o.table.parsable && !r.Complete {
+		a.message("sweep %d is not complete", r.SweepID)
+	}
+	return nil
+}
+
+// headline are the metrics of the table, those of them that were measured.
+func headline() []string {
+	return []string{
+		"output_tokens_per_s", "achieved_rate_per_s", "ttft_p50_merged", "ttft_p95_merged", "tpot_p50_merged", "tpot_p95_merged",
+		"e2e_p95_merged", "goodput_per_s",
+	}
+}
+
+// chosen are the metrics to show: those asked for, or the measured headline.
+func (o *resultsOptions) chosen(r api.Results) ([]string, error) {
+	known := map[string]bool{}
+	for _, s := range r.Settings {
+		for m := range s.Metrics {
+			known[m] = true
+		}
+	}
+	if len(o.metrics) == 0 {
+		return slices.DeleteFunc(headline(), func(m string) bool { return !known[m] }), nil
+	}
+	for _, m := range o.metrics {
+		if !known[m] && len(known) > 0 {
+			return nil, &failure{
+				status: exitUsage, message: fmt.Sprintf("unknown metric %q", m),
+				hint: "metrics: " + strings.Join(slices.Sorted(maps.Keys(known)), ", "),
+			}
+		}
+	}
+	return o.metrics, nil
+}
+
+func resultsTable(r api.Results, metrics []string, parsable bool) *table {
+	axes := make([]map[string]any, len(r.Settings))
+	for i, s := range r.Settings {
+		axes[i] = s.Axes
+	}
+	moving := movingAxes(axes)
+	head := append([]string{"SETTING"}, labels(moving)...)
+	head = append(head, "CLASS", "VALID>", "FINAL")
+	for _, m := range metrics {
+		head = append(head, m+">")
+	}
+	if parsable {
+		head = append(head, "REASONS")
+	}
+	t := newTable(head...)
+	for _, s := range r.Settings {
+		row := []any{short(s.SettingHash)}
+		for _, k := range moving {
+			row = append(row, axisText(s.Axes[k]))
+		}
+		valid := cell{text: fmt.Sprintf("%d/%d", s.NValid, s.NTotal)}
+		if s.NValid < s.NTotal {
+			valid.style = red
+		}
+		class := cell{text: dash(s.HardwareClass)}
+		if s.HardwareClass == "emulated" {
+			class.style = yellow
+		}
+		row = append(row, class, valid, yesNo(s.IsFinal))
+		for _, m := range metrics {
+			row = append(row, metricText(s.Metrics[m], parsable))
+		}
+		lines := slices.Concat(s.Reasons, prefixed("finding: ", s.Findings), prefixed("warning: ", s.Warnings))
+		if parsable {
+			t.add(append(row, strings.Join(lines, "; "))...)
+			continue
+		}
+		t.add(row...)
+		for _, l := range lines {
+			t.note(l)
+		}
+	}
+	return t
+}
+
+func prefixed(prefix string, lines []string) []string {
+	out := make([]string, len(lines))
+	for i, l := range lines {
+		out[i] = prefix + l
+	}
+	return out
+}
+
+// metricText prints the mean and the half-width of its interval relative to it.
+func metricText(m api.Metric, parsable bool) string {
+	s := number(m.Mean)
+	if parsable || m.Mean == nil || m.CILow == nil || m.CIHigh == nil || *m.Mean == 0 {
+		return s
+	}
+	half := (*m.CIHigh - *m.CILow) / 2 / math.Abs(*m.Mean) * 100
+	if math.IsNaN(half) || math.IsInf(half, 0) {
+		return s
+	}
+	return fmt.Sprintf("%s ±%.1f%%", s, half)
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"sbench/internal/diag"
+	"sbench/internal/site"
+)
+
+const offlineHelp = `Flags, SBENCH_* variables and #SBENCH lines count as they do for sbench submit.
+No daemon is asked.`
+
+// offlineOptions are the flags of the commands that read a sweep file without a
+// daemon.
+type offlineOptions struct {
+	submitOptions
+}
+
+func (o *offlineOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	o.AddFlags(f)
+	f.Lookup("site").Usage = "the site's `file`: what hardware there is and where things lie"
+}
+
+// siteFile loads the file that --site names; nil where none is given. A site's
+// name, from a #SBENCH line, is for the daemon.
+func (src *source) siteFile() (*site.Site, error) {
+	if !isSiteFile(src.options.Site) {
+		return nil, nil
+	}
+	return loadSiteFile(src.options.Site)
+}
+
+func newValidateCommand(a *app) *cobra.Command {
+	o := &offlineOptions{}
+	cmd := &cobra.Command{
+		Use:   "validate SWEEP.yaml",
+		Short: "check a sweep file",
+		Long: `Reports every fault of a sweep file, not only the first, as file:line:column:
+message. - reads standard input. ` + offlineHelp,
+		Example: "sbench validate nightly.yaml\nsbench validate --json - < nightly.yaml",
+		Args:    nArgs(1, 1, "SWEEP.yaml"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.validate(cmd, args[0]) },
+	}
+	o.flags(cmd)
+	exits(cmd, exitOK, exitUsage)
+	return cmd
+}
+
+// validation is the answer of validate --json.
+type validation struct {
+	Valid       bool      `json:"valid"`
+	Settings    *int      `json:"settings"` // null where the file has faults
+	Runs        *int      `json:"runs"`
+	Diagnostics diag.List `json:"diagnostics"`
+}
+
+func (a *app) validate(cmd *cobra.Command, name string) error {
+	settings, runs, warnings, err := a.check(cmd, name)
+	out := validation{Diagnostics: warnings}
+	var f *failure
+	switch {
+	case err == nil:
+		out.Valid, out.Settings, out.Runs = true, &settings, &runs
+	case errors.As(err, &f) && len(f.diagnostics) > 0:
+		out.Diagnostics = f.diagnostics
+	default:
+		return err
+	}
+	if out.Diagnostics == nil {
+		out.Diagnostics = diag.List{}
+	}
+	if a.json {
+		return errors.Join(writeJSON(a.stdout, out), err)
+	}
+	if err == nil {
+		io.WriteString(a.stderr, warnings.Text())
+		fmt.Fprintf(a.stdout, "%s: valid: %s, %s\n", name, plural(settings, "setting"), plural(runs, "run"))
+	}
+	return err
+}
+
+// check expands the file and counts.
+func (a *app) check(cmd *cobra.Command, name string) (settings, runs int, warnings diag.List, err error) {
+	src, err := a.load(cmd.Flags(), name)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	s, err := src.siteFile()
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	x, err := expand(src.file, src.shown, src.options, s)
+	if err != nil {
+		return 0, 0, nil, err
+	}
+	warnings = append(src.warnings, x.Warnings...)
+	warnings.Sort()
+	return len(x.Settings), x.Runs, warnings, nil
+}
