@@ -15,7 +15,7 @@ import (
 // Config is everything that decides what the engine does and when.
 type Config struct {
 	Listen         string // host:port, or unix:PATH
-	Model          string
+	Model          string // the only one that requests may name; "": any
 	Limits         Limits
 	Cost           Cost
 	StreamInterval int // tokens in an event; the first and the last are never held back
@@ -33,7 +33,7 @@ type Config struct {
 // DefaultConfig is what the flags default to.
 func DefaultConfig() Config {
 	return Config{
-		Listen: "127.0.0.1:8000", Model: "sim", Limits: DefaultLimits(), Cost: DefaultCost(),
+		Listen: "127.0.0.1:8000", Limits: DefaultLimits(), Cost: DefaultCost(),
 		StreamInterval: 1, EventsPerWrite: 1, Seed: 1, Spin: 50 * time.Microsecond,
 	}
 }
@@ -54,7 +54,7 @@ func parseFlags(args []string, w io.Writer) (Config, error) {
 	showVersion := f.Bool("version", false, "print the version and exit")
 
 	f.StringVar(&c.Listen, "listen", c.Listen, "`address` to listen on: host:port (port 0: any free one) or unix:PATH")
-	f.StringVar(&c.Model, "model", c.Model, "`name` of the model that the API reports")
+	f.StringVar(&c.Model, "model", c.Model, "the only `name` of a model that requests may ask for (default: any)")
 	f.StringVar(&c.Log, "log", c.Log, "`file` for the true time of every emission: JSON lines, CLOCK_MONOTONIC in nanoseconds")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of texts, lengths, acceptance, noise and faults")
 	f.DurationVar(&c.Spin, "spin", c.Spin, "how long to spin before a step ends rather than sleep")
@@ -93,10 +93,15 @@ func parseFlags(args []string, w io.Writer) (Config, error) {
 	f.StringVar(&c.Names.Run, "run", "", "`name` the run's factor is drawn for (default: $SLURM_JOB_ID.$SLURM_STEP_ID)")
 	f.StringVar(&c.Names.Night, "night", "", "`name` the night's factor is drawn for (default: the date, UTC)")
 	f.StringVar(&c.Names.Node, "node", "", "`name` the node's factor is drawn for (default: $SLURMD_NODENAME, else the host)")
-	f.Func("fault", "what goes wrong, `KIND:NAME=VALUE,…`; may be given again:\n"+faultHelp(), func(text string) error {
-		fault, err := ParseFault(text)
-		c.Faults = append(c.Faults, fault)
-		return err
+	f.Func("fault", "what goes wrong, `KIND:NAME=VALUE,…`; several by semicolons, or by giving the flag again:\n"+faultHelp(), func(text string) error {
+		for one := range strings.SplitSeq(text, ";") {
+			fault, err := ParseFault(strings.TrimSpace(one))
+			if err != nil {
+				return err
+			}
+			c.Faults = append(c.Faults, fault)
+		}
+		return nil
 	})
 
 	err := f.Parse(args)
@@ -133,8 +138,6 @@ func (c Config) check() error {
 		return fmt.Errorf("--stream-interval and --events-per-write must be positive")
 	case c.MeanOutput < 0 || c.Spin < 0:
 		return fmt.Errorf("--mean-output and --spin must not be negative")
-	case c.Model == "":
-		return fmt.Errorf("--model is empty")
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +31,7 @@ func Main(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Wri
 		return exitUsage
 	}
 	err = Run(ctx, c, func(address string) {
-		fmt.Fprintf(stderr, "sbench-sim: %s: model %s listens on %s\n", build(), c.Model, address)
+		fmt.Fprintf(stderr, "sbench-sim: %s: listening on %s\n", build(), address)
 	})
 	switch {
 	case errors.Is(err, errDied):
@@ -57,10 +56,6 @@ func Run(ctx context.Context, c Config, listening func(address string)) (err err
 	}
 	wall := time.Now()
 	c.Names = defaultNames(c.Names, wall)
-	model, err := json.Marshal(c.Model)
-	if err != nil {
-		return fmt.Errorf("model name: %w", err)
-	}
 	l, err := listen(ctx, c.Listen)
 	if err != nil {
 		return err
@@ -75,7 +70,7 @@ func Run(ctx context.Context, c Config, listening func(address string)) (err err
 		ready: clock.now(), wake: make(chan struct{}, 1),
 	}
 	s := &server{
-		config: c, engine: e, modelJSON: model, created: wall.Unix(), idPrefix: fmt.Sprintf("cmpl-%x-", e.ready),
+		config: c, engine: e, created: wall.Unix(), idPrefix: fmt.Sprintf("cmpl-%x-", e.ready),
 		conns: map[*conn]bool{},
 	}
 	e.whole = s.whole

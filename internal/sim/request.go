@@ -104,6 +104,7 @@ type request struct {
 	conn       *conn
 	number     int64
 	id         string
+	model      []byte // as JSON
 	given      string // the client's X-Request-Id
 	chat       bool
 	stream     bool
@@ -137,7 +138,7 @@ func (s *server) newRequest(c *conn, r *http.Request, body []byte, chat bool) (*
 	if q.N != nil && *q.N != 1 {
 		return nil, invalid("n: only 1 is supported")
 	}
-	if q.Model != "" && q.Model != s.config.Model {
+	if s.config.Model != "" && q.Model != "" && q.Model != s.config.Model {
 		return nil, &apiError{fmt.Sprintf("the model %q does not exist", q.Model), "not_found_error", http.StatusNotFound}
 	}
 	tokens, err := q.prompt(chat)
@@ -184,8 +185,22 @@ func (s *server) newRequest(c *conn, r *http.Request, body []byte, chat bool) (*
 	if s.config.Limits.PrefixCacheTokens > 0 {
 		out.prefix = prefixHashes(tokens)
 	}
+	if out.model, err = json.Marshal(s.modelName(q.Model)); err != nil {
+		return nil, invalid("model: %v", err)
+	}
 	out.head = s.head(out)
 	return out, nil
+}
+
+// modelName is what an answer to a request for a model says.
+func (s *server) modelName(asked string) string {
+	if asked == "" {
+		asked = s.config.Model
+	}
+	if asked == "" {
+		return "sim"
+	}
+	return asked
 }
 
 // length is the number of tokens of an answer: the limit, or an exponentially
@@ -204,7 +219,7 @@ func (s *server) head(r *request) []byte {
 	if r.chat {
 		object, choice = "chat.completion.chunk", `{"index":0,"delta":{"content":"`
 	}
-	return fmt.Appendf(nil, `data: {"id":%q,"object":%q,"created":%d,"model":%s,"choices":[%s`, r.id, object, s.created, s.modelJSON, choice)
+	return fmt.Appendf(nil, `data: {"id":%q,"object":%q,"created":%d,"model":%s,"choices":[%s`, r.id, object, s.created, r.model, choice)
 }
 
 // event appends an event with a text that needs no escape.
@@ -263,7 +278,7 @@ func (s *server) whole(r *request) []byte {
 	if r.chat {
 		object, choice = "chat.completion", `{"index":0,"message":{"role":"assistant","content":"%s"},"logprobs":null,"finish_reason":"%s"}`
 	}
-	b := fmt.Appendf(nil, `{"id":%q,"object":%q,"created":%d,"model":%s,"choices":[`, r.id, object, s.created, s.modelJSON)
+	b := fmt.Appendf(nil, `{"id":%q,"object":%q,"created":%d,"model":%s,"choices":[`, r.id, object, s.created, r.model)
 	b = fmt.Appendf(b, choice, r.text, r.finish)
 	b = append(b, ']')
 	if !r.fate.noUsage {

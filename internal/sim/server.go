@@ -20,7 +20,6 @@ type server struct {
 	config    Config
 	engine    *engine
 	idPrefix  string
-	modelJSON []byte
 	created   int64
 
 	mu    sync.Mutex
@@ -204,11 +203,11 @@ func (s *server) plain(r *http.Request, body []byte) (status int, contentType st
 		v = map[string]string{"version": build()}
 	case "GET /v1/models":
 		v = map[string]any{"object": "list", "data": []any{map[string]any{
-			"id": s.config.Model, "object": "model", "owned_by": "sbench-sim", "max_model_len": s.config.Limits.Context,
+			"id": s.modelName(""), "object": "model", "owned_by": "sbench-sim", "max_model_len": s.config.Limits.Context,
 		}}}
 	case "GET /props":
 		v = map[string]any{
-			"build_info": "sbench-sim " + build(), "model_alias": s.config.Model, "total_slots": s.config.Limits.Slots,
+			"build_info": "sbench-sim " + build(), "model_alias": s.modelName(""), "total_slots": s.config.Limits.Slots,
 			"default_generation_settings": map[string]any{"n_ctx": s.config.Limits.Context},
 		}
 	case "GET /metrics":

@@ -228,6 +228,7 @@ func TestServer_Refusals(t *testing.T) {
 	t.Parallel()
 	c := fast()
 	c.Limits.Context = 100
+	c.Model = "sim"
 	url, _ := start(t, c)
 	for body, want := range map[string]int{
 		`{`:                                    400,
@@ -583,5 +584,31 @@ func TestEngine_Deadlines(t *testing.T) {
 	gap := time.Duration(r.Emissions[100][0]-r.Emissions[0][0]) / 100
 	if last.Overruns == 0 && (gap < 4900*time.Microsecond || gap > 5300*time.Microsecond) {
 		t.Errorf("mean gap %v, want 5ms", gap)
+	}
+}
+
+// TestMain_CommandLine: exit codes, and what is said where.
+func TestMain_CommandLine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{"--version", 0, "sbench-sim ", ""},
+		{"--help", 0, "-prefill-rate", ""},
+		{"--slots 0", 2, "", "error: --slots"},
+		{"--nonsense", 2, "", "flag provided but not defined"},
+		{"stray", 2, "", `unexpected argument "stray"`},
+		{"--fault http:status=1", 2, "", "want status in [400, 599]"},
+		{"--fault drop:rate=0.1;die:at=1ms --listen 127.0.0.1:0", 9, "", "`die` ended the engine"},
+		{"--listen 127.0.0.1:none", 1, "", "error: listen"},
+		{"--log /no/such/folder/log --listen 127.0.0.1:0", 1, "", "error: open log"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := Main(t.Context(), strings.Fields(c.args), nil, &stdout, &stderr)
+		if code != c.code || !strings.Contains(stdout.String(), c.stdout) || !strings.Contains(stderr.String(), c.stderr) {
+			t.Errorf("%s: code %d, want %d\nstdout: %s\nstderr: %s", c.args, code, c.code, stdout.String(), stderr.String())
+		}
 	}
 }
