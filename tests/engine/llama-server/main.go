@@ -79,7 +79,7 @@ func findLibraries() (dir, build string, err error) {
 			}
 		}
 	}
-	return dir, fmt.Sprintf("%s (libllama v%s, yzma %s)", version, version, binding), nil
+	return dir, version + "+yzma" + strings.TrimPrefix(binding, "v"), nil
 }
 
 func serve(ctx context.Context, o options, libraries, build string, stderr io.Writer) error {
