@@ -447,13 +447,15 @@ create trigger task_changed after update on task
 create function remember_task_runs() returns trigger language plpgsql as $$
 begin
     insert into task_run (token, task_index, run_id)
-    select batch_token, task_index, id from new_rows where batch_token is not null and task_index is not null
+    select n.batch_token, n.task_index, n.id from new_rows n join old_rows o on o.id = n.id
+     where n.batch_token is not null and n.task_index is not null
+       and (n.batch_token is distinct from o.batch_token or n.task_index is distinct from o.task_index)
     on conflict do nothing;
     return null;
 end $$;
 -- +goose StatementEnd
 create trigger run_task_remembered after update on run
-    referencing new table as new_rows
+    referencing old table as old_rows new table as new_rows
     for each statement execute function remember_task_runs();
 
 -- reopen_setting marks settings whose runs changed, and their sweeps, as not

@@ -32,13 +32,28 @@ func LostAttempt(a result.Attempt, reason string) NewAttempt {
 	return NewAttempt{Attempt: a, ExitClass: lifecycle.ExitLost, Reasons: []string{reason}}
 }
 
-const sqlInsertAttempt = `
-insert into attempt (run_id, cluster, job_id_raw, restart_count, sealed, token, task_index, site, step_id, nodes,
-                     hardware_class, started_at, ended_at, exit_class, valid, env_verified, reasons, signature, checks,
-                     runner, dir, files, recorded_at, epoch)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
-on conflict (run_id, cluster, job_id_raw, restart_count, sealed) do nothing
-returning id`
+const (
+	sqlKnownAttempts = `
+select run_id, cluster, job_id_raw, restart_count, sealed from attempt where run_id = any($1)`
+	sqlAttemptIDs = `
+select nextval(pg_get_serial_sequence('attempt', 'id')) from generate_series(1, $1::integer)`
+)
+
+// attemptColumns is the order in which attempts are copied.
+var attemptColumns = []string{
+	"id", "run_id", "cluster", "job_id_raw", "restart_count", "sealed", "token", "task_index", "site", "step_id", "nodes",
+	"hardware_class", "started_at", "ended_at", "exit_class", "valid", "env_verified", "reasons", "signature", "checks",
+	"runner", "dir", "files", "recorded_at", "epoch",
+}
+
+// attemptKey is what no two attempts share.
+type attemptKey struct {
+	RunID        int64
+	Cluster      string
+	JobIDRaw     int64
+	RestartCount int
+	Sealed       bool
+}
 
 // InsertAttempts stores attempts that are not known yet, and locks their runs. It
 // returns the id of each, 0 where it was known.
@@ -47,33 +62,56 @@ func (tx *Tx) InsertAttempts(ctx context.Context, attempts []NewAttempt) ([]int6
 	for i := range attempts {
 		runs[i] = attempts[i].RunID
 	}
-	// First, so that whoever settles their settings sees the attempts or waits.
+	// The lock comes first: nobody else adds an attempt of these runs now, and
+	// whoever settles their settings sees these attempts or waits.
 	if _, err := collect[lockedRun](ctx, tx, "runs", sqlLockRuns, runs); err != nil {
 		return nil, err
 	}
-	batch := &pgx.Batch{}
-	ids := make([]int64, len(attempts))
+	list, err := collect[attemptKey](ctx, tx, "attempts", sqlKnownAttempts, runs)
+	if err != nil {
+		return nil, err
+	}
+	known := map[attemptKey]bool{}
+	for _, k := range list {
+		known[k] = true
+	}
+	var fresh []int
 	for i := range attempts {
-		args, err := attempts[i].args(tx)
-		if err != nil {
-			return nil, err
+		a := &attempts[i]
+		if k := (attemptKey{a.RunID, a.Cluster, a.JobIDRaw, a.RestartCount, a.Sealed}); !known[k] {
+			known[k] = true
+			fresh = append(fresh, i)
 		}
-		batch.Queue(sqlInsertAttempt, args...).Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				if err := rows.Scan(&ids[i]); err != nil {
-					return err
-				}
-			}
-			return rows.Err()
-		})
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return nil, fmt.Errorf("insert attempts: %w", err)
-	}
-	return ids, nil
+	ids := make([]int64, len(attempts))
+	return ids, tx.copyAttempts(ctx, attempts, fresh, ids)
 }
 
-func (a *NewAttempt) args(tx *Tx) ([]any, error) {
+// copyAttempts stores the fresh ones of attempts and notes their ids.
+func (tx *Tx) copyAttempts(ctx context.Context, attempts []NewAttempt, fresh []int, ids []int64) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, sqlAttemptIDs, len(fresh))
+	if err != nil {
+		return fmt.Errorf("number attempts: %w", err)
+	}
+	numbers, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("number attempts: %w", err)
+	}
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"attempt"}, attemptColumns, pgx.CopyFromSlice(len(fresh), func(i int) ([]any, error) {
+		ids[fresh[i]] = numbers[i]
+		return attempts[fresh[i]].row(tx, numbers[i])
+	}))
+	if err != nil {
+		return fmt.Errorf("copy attempts: %w", err)
+	}
+	return nil
+}
+
+// row holds the values of attemptColumns.
+func (a *NewAttempt) row(tx *Tx, id int64) ([]any, error) {
 	checks, err := json.Marshal(a.Checks)
 	if err != nil {
 		return nil, fmt.Errorf("encode checks: %w", err)
@@ -89,8 +127,8 @@ func (a *NewAttempt) args(tx *Tx) ([]any, error) {
 		files = []byte("[]")
 	}
 	return []any{
-		a.RunID, a.Cluster, a.JobIDRaw, a.RestartCount, a.Sealed, a.Token, a.TaskIndex, a.Site, a.StepID, texts(a.Nodes),
-		a.HardwareClass, given(a.StartedAt), given(a.EndedAt), a.ExitClass, a.Valid, a.EnvVerified, texts(a.Reasons), a.Signature,
+		id, a.RunID, a.Cluster, a.JobIDRaw, int32(a.RestartCount), a.Sealed, a.Token, int32(a.TaskIndex), a.Site, a.StepID, texts(a.Nodes),
+		a.HardwareClass, given(a.StartedAt), given(a.EndedAt), string(a.ExitClass), a.Valid, a.EnvVerified, texts(a.Reasons), a.Signature,
 		checks, a.Runner, a.Dir, files, tx.now, tx.epoch,
 	}, nil
 }

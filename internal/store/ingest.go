@@ -11,7 +11,6 @@ import (
 	"sbench/internal/lifecycle"
 	"sbench/internal/metrics"
 	"sbench/internal/result"
-	"sbench/internal/setting"
 )
 
 // Candidate is a run in a task that it is or was in: where an attempt of it may
@@ -72,11 +71,8 @@ type Sealed struct {
 
 const (
 	sqlIngestRuns = `
-select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, ss.setting
-  from run r
-  join sweep s on s.id = r.sweep_id
-  join setting c on c.setting_hash = r.setting_hash
-  join sweep_setting ss on ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash
+select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class
+  from run r join sweep s on s.id = r.sweep_id join setting c on c.setting_hash = r.setting_hash
  where r.id = any($1)`
 	sqlForgetRejected = `delete from rejected_attempt where dir = any($1)`
 )
@@ -87,7 +83,7 @@ type ingestRun struct {
 	SeriesHash    string
 	Repeat        int
 	HardwareClass string
-	Setting       setting.Setting
+	axes          []any // of axisRow; read only
 }
 
 // Ingest stores sealed attempts with their results and lets the lifecycle judge
@@ -96,7 +92,7 @@ type ingestRun struct {
 // from the file. It returns what became of the runs and how many attempts were new.
 func (s *Store) Ingest(ctx context.Context, sealed []Sealed) (judged []Judged, added int, err error) {
 	err = s.WithTx(ctx, func(tx *Tx) error {
-		judged, added, err = tx.ingest(ctx, sealed)
+		judged, added, err = tx.ingest(ctx, s.axes, sealed)
 		return err
 	})
 	if err != nil {
@@ -105,7 +101,7 @@ func (s *Store) Ingest(ctx context.Context, sealed []Sealed) (judged []Judged, a
 	return judged, added, nil
 }
 
-func (tx *Tx) ingest(ctx context.Context, sealed []Sealed) ([]Judged, int, error) {
+func (tx *Tx) ingest(ctx context.Context, cache *axesCache, sealed []Sealed) ([]Judged, int, error) {
 	attempts := make([]NewAttempt, len(sealed))
 	runIDs, dirs := make([]int64, len(sealed)), make([]string, len(sealed))
 	ended := make([]Ended, len(sealed))
@@ -118,13 +114,9 @@ func (tx *Tx) ingest(ctx context.Context, sealed []Sealed) ([]Judged, int, error
 	if err != nil {
 		return nil, 0, err
 	}
-	list, err := collect[ingestRun](ctx, tx, "runs", sqlIngestRuns, runIDs)
+	runs, err := tx.ingestRuns(ctx, cache, runIDs)
 	if err != nil {
 		return nil, 0, err
-	}
-	runs := make(map[int64]*ingestRun, len(list))
-	for i := range list {
-		runs[list[i].ID] = &list[i]
 	}
 	if err := tx.copyResults(ctx, sealed, ids, runs); err != nil {
 		return nil, 0, err
@@ -143,6 +135,34 @@ func (tx *Tx) ingest(ctx context.Context, sealed []Sealed) ([]Judged, int, error
 		}
 	}
 	return judged, added, nil
+}
+
+func (tx *Tx) ingestRuns(ctx context.Context, cache *axesCache, ids []int64) (map[int64]*ingestRun, error) {
+	rows, err := tx.Query(ctx, sqlIngestRuns, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read runs: %w", err)
+	}
+	runs := make(map[int64]*ingestRun, len(ids))
+	var keys []SettingKey
+	for rows.Next() {
+		var r ingestRun
+		if err := rows.Scan(&r.ID, &r.SweepID, &r.SettingHash, &r.SeriesHash, &r.Repeat, &r.HardwareClass); err != nil {
+			return nil, fmt.Errorf("read runs: %w", err)
+		}
+		runs[r.ID] = &r
+		keys = append(keys, SettingKey{r.SweepID, r.SettingHash})
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read runs: %w", err)
+	}
+	axes, err := cache.rows(ctx, tx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range runs {
+		r.axes = axes[SettingKey{r.SweepID, r.SettingHash}]
+	}
+	return runs, nil
 }
 
 func (tx *Tx) copyResults(ctx context.Context, sealed []Sealed, ids []int64, runs map[int64]*ingestRun) error {
@@ -184,17 +204,13 @@ func resultRow(c *Sealed, id int64, run *ingestRun, table []metrics.Metric) ([]a
 	if err != nil {
 		return nil, fmt.Errorf("encode null reasons: %w", err)
 	}
-	axes, err := axisRow(&run.Setting)
-	if err != nil {
-		return nil, err
-	}
 	a := &c.Attempt
 	row := []any{
 		id, run.ID, run.SweepID, run.SettingHash, run.SeriesHash, int32(run.Repeat), a.Site, a.Cluster, run.HardwareClass,
 		texts(a.Nodes), a.StartedAt, a.EndedAt, a.Valid, a.EnvVerified, texts(c.Result.Findings), c.Result.MetricsVersion,
 		c.Result.PlanHash, c.FingerprintHash, orNull(c.Result.Fingerprint), reasons,
 	}
-	return appendMetrics(append(row, axes...), table, c.Result.Metrics), nil
+	return appendMetrics(append(row, run.axes...), table, c.Result.Metrics), nil
 }
 
 func appendMetrics(row []any, table []metrics.Metric, values result.Metrics) []any {

@@ -105,7 +105,7 @@ select r.id, r.sweep_id, ss.ordinal, r.setting_hash, c.series_hash, r.repeat, r.
    and not r.held and r.cancel_requested_at is null
  order by array_position(array['urgent', 'normal', 'bulk'], s.priority), s.id, r.repeat, ss.ordinal
  limit $3`
-	sqlPendingSettings = `
+	sqlSettingsOfKeys = `
 select ss.sweep_id, ss.setting_hash, ss.setting
   from unnest($1::bigint[], $2::text[]) as k (sweep_id, setting_hash)
   join sweep_setting ss using (sweep_id, setting_hash)`
@@ -138,7 +138,7 @@ func (s *Store) PendingRuns(ctx context.Context, site string, limit int) (Pendin
 		SettingHash string
 		Setting     setting.Setting
 	}
-	rows, err := collect[row](ctx, s.pool, "pending settings", sqlPendingSettings, sweeps, hashes)
+	rows, err := collect[row](ctx, s.pool, "pending settings", sqlSettingsOfKeys, sweeps, hashes)
 	if err != nil {
 		return p, err
 	}

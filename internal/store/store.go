@@ -40,6 +40,7 @@ type Store struct {
 	pool  *pgxpool.Pool
 	now   func() time.Time
 	epoch int64 // 0: writes are not fenced
+	axes  *axesCache
 }
 
 // Open connects to the database that dsn names (a URL or key=value text) and
@@ -61,7 +62,7 @@ func Open(ctx context.Context, dsn string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
-	return &Store{pool: pool, now: time.Now}, nil
+	return &Store{pool: pool, now: time.Now, axes: &axesCache{}}, nil
 }
 
 // Close waits for the connections in use and closes them all.
