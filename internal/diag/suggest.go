@@ -7,7 +7,8 @@ import (
 )
 
 // Suggest returns `did you mean "x"?` for the candidate nearest to word, or ""
-// if none is near. Of equally near ones the first in alphabetical order wins.
+// if none is near. Of equally near ones the one of the same length wins, then
+// the first in alphabetical order.
 func Suggest(word string, candidates []string) string {
 	const longest = 64 // a hostile key must not cost anything
 	if word == "" || len(word) > longest {
@@ -19,7 +20,8 @@ func Suggest(word string, candidates []string) string {
 		if len(c) > longest || c == word {
 			continue
 		}
-		if d := distance(strings.ToLower(word), strings.ToLower(c)); d < bestDistance {
+		d := distance(strings.ToLower(word), strings.ToLower(c))
+		if d < bestDistance || d == bestDistance && best != "" && len(c) == len(word) && len(best) != len(word) {
 			best, bestDistance = c, d
 		}
 	}

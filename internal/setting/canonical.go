@@ -3,9 +3,12 @@ package setting
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"sbench/internal/canon"
+	"sbench/internal/unit"
 )
 
 // specVersionKey stands among the axes in the canonical spec.
@@ -33,64 +36,120 @@ func orderTable() []member {
 // Canonical returns the canonical spec: RFC 8785 JSON of every axis of identity
 // that applies, and spec_version. The setting must be normalized and valid;
 // what has no JSON form (NaN, invalid UTF-8) panics.
-func (s *Setting) Canonical() []byte { return s.canonical(false) }
+func (s *Setting) Canonical() []byte {
+	spec, _ := s.canonical()
+	return spec
+}
+
+// SeriesSpec is the canonical spec without the moving axes.
+func (s *Setting) SeriesSpec() []byte {
+	_, series := s.canonical()
+	return series
+}
 
 // Hash returns the setting_hash: the SHA-256 of the canonical spec, as 64 hex
 // digits.
-func (s *Setting) Hash() string { return canon.Hash(s.canonical(false)) }
-
-// SeriesSpec is the canonical spec without the moving axes.
-func (s *Setting) SeriesSpec() []byte { return s.canonical(true) }
+func (s *Setting) Hash() string { return canon.Hash(s.Canonical()) }
 
 // SeriesHash returns the series_hash: the SHA-256 of SeriesSpec, as 64 hex
 // digits. It is what history and baselines follow.
-func (s *Setting) SeriesHash() string { return canon.Hash(s.canonical(true)) }
+func (s *Setting) SeriesHash() string { return canon.Hash(s.SeriesSpec()) }
 
-func (s *Setting) canonical(series bool) []byte {
-	out := make([]byte, 1, 3072)
-	out[0] = '{'
-	var open []string // the path of the object that is being written
-	first := true
-	for _, m := range canonicalOrder {
-		var value any = int64(SpecVersion)
-		if m.axis >= 0 {
-			a := &table[m.axis]
-			if series && a.Moving || !a.Applies(s) {
-				continue
-			}
-			value = a.Value(s)
-		}
-		parents := m.path[:len(m.path)-1]
-		shared := 0
-		for shared < len(open) && shared < len(parents) && open[shared] == parents[shared] {
-			shared++
-		}
-		for range open[shared:] {
-			out, first = append(out, '}'), false
-		}
-		for _, name := range parents[shared:] {
-			out = append(appendKey(out, name, first), '{')
-			first = true
-		}
-		open = parents
-		out = appendKey(out, m.path[len(m.path)-1], first)
-		first = false
-		var err error
-		if out, err = canon.Append(out, value); err != nil {
-			panic(fmt.Sprintf("canonical spec of a setting that was not validated: %v: %v", m.path, err))
-		}
-	}
-	for range open {
-		out = append(out, '}')
-	}
-	return append(out, '}')
+// Hashes returns Hash and SeriesHash for little more than the price of one.
+func (s *Setting) Hashes() (hash, series string) {
+	spec, seriesSpec := s.canonical()
+	return canon.Hash(spec), canon.Hash(seriesSpec)
 }
 
-// appendKey writes a name of the table, which needs no escapes.
-func appendKey(out []byte, name string, first bool) []byte {
-	if !first {
-		out = append(out, ',')
+// specSize is more than most canonical specs take.
+const specSize = 3072
+
+// canonical writes the spec and the series' spec.
+func (s *Setting) canonical() (spec, series []byte) {
+	buffer := make([]byte, 2*specSize)
+	full := writer{out: append(buffer[:0:specSize], '{')}
+	fixed := writer{out: append(buffer[specSize:specSize:2*specSize], '{')}
+	scratch := make([]byte, 0, 256)
+	for i := range canonicalOrder {
+		m := &canonicalOrder[i]
+		scratch = scratch[:0]
+		moving := false
+		if m.axis < 0 {
+			scratch = strconv.AppendInt(scratch, SpecVersion, 10)
+		} else {
+			a := &table[m.axis]
+			if !a.Applies(s) {
+				continue
+			}
+			moving = a.Moving
+			var err error
+			if scratch, err = a.appendValue(scratch, s); err != nil {
+				panic(fmt.Sprintf("canonical spec of a setting that was not validated: %s: %v", a.Key, err))
+			}
+		}
+		full.add(m.path, scratch)
+		if !moving {
+			fixed.add(m.path, scratch)
+		}
 	}
-	out = append(append(out, '"'), name...)
-	return append(out, '"', ':')
+	return full.end(), fixed.end()
+}
+
+// writer writes nested objects from members in the order of their paths.
+type writer struct {
+	out  []byte
+	open []string // the path of the object that is being written
+	some bool     // it has members already
+}
+
+func (w *writer) add(path []string, value []byte) {
+	parents := path[:len(path)-1]
+	shared := 0
+	for shared < len(w.open) && shared < len(parents) && w.open[shared] == parents[shared] {
+		shared++
+	}
+	for range w.open[shared:] {
+		w.out, w.some = append(w.out, '}'), true
+	}
+	for _, name := range parents[shared:] {
+		w.key(name)
+		w.out, w.some = append(w.out, '{'), false
+	}
+	w.open = parents
+	w.key(path[len(path)-1])
+	w.out, w.some = append(w.out, value...), true
+}
+
+// key writes a name of the table, which needs no escapes.
+func (w *writer) key(name string) {
+	if w.some {
+		w.out = append(w.out, ',')
+	}
+	w.out = append(append(w.out, '"'), name...)
+	w.out = append(w.out, '"', ':')
+}
+
+func (w *writer) end() []byte {
+	for range w.open {
+		w.out = append(w.out, '}')
+	}
+	return append(w.out, '}')
+}
+
+// appendValue writes Value in canonical form, without boxing it.
+func (a *Axis) appendValue(dst []byte, s *Setting) ([]byte, error) {
+	switch p := a.field(s).(type) {
+	case *string:
+		return canon.AppendString(dst, *p)
+	case *int:
+		return strconv.AppendInt(dst, int64(*p), 10), nil
+	case *bool:
+		return strconv.AppendBool(dst, *p), nil
+	case *float64:
+		return canon.AppendFloat(dst, *p)
+	case *time.Duration:
+		return canon.AppendFloat(dst, unit.Seconds(*p))
+	default:
+		return canon.Append(dst, a.Value(s))
+	}
 }

@@ -1,6 +1,7 @@
 package setting
 
 import (
+	"math"
 	"time"
 
 	"sbench/internal/unit"
@@ -96,6 +97,7 @@ func (v *validator) arrival() {
 	case "":
 		v.required("workload.arrival.process", "", "")
 	}
+	v.planned()
 	if len(w.Ladder) == 0 {
 		return
 	}
@@ -109,6 +111,31 @@ func (v *validator) arrival() {
 	}
 	for _, r := range w.Ladder {
 		v.rate("workload.ladder", r)
+	}
+}
+
+// planned bounds the number of requests of a run: the plan lies in memory.
+func (v *validator) planned() {
+	w := &v.s.Workload
+	n, key := 0.0, "workload.arrival.rate"
+	around := (w.Ramp + w.Duration + w.Drain).Seconds()
+	switch {
+	case w.Arrival.Process == ProcessStages:
+		key = "workload.arrival.stages"
+		for _, stage := range w.Arrival.Stages {
+			n += stage.Rate * stage.Duration.Seconds()
+		}
+	case len(w.Ladder) > 0:
+		key = "workload.ladder"
+		for _, r := range w.Ladder {
+			n += r * around
+		}
+	default:
+		n = w.Arrival.Rate * around
+	}
+	if n > MaxRequests && !math.IsInf(n, 0) {
+		v.fault("lower the rate or the duration", []string{key, "workload.duration"},
+			"%s and workload.duration ask for about %.0f requests; at most %d can be planned", key, n, MaxRequests)
 	}
 }
 

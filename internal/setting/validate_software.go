@@ -15,7 +15,9 @@ func (v *validator) software() {
 		v.fail("model.checkpoint.digest", "give model.checkpoint.path", "is given without a path")
 	}
 	v.image()
-	v.required("engine.kind", string(s.Engine.Kind), "one of "+strings.Join(words(EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp, EngineCommand), ", "))
+	if s.Engine.Kind == "" {
+		v.required("engine.kind", "", "one of "+strings.Join(words(EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp, EngineCommand), ", "))
+	}
 	if s.Engine.Kind != EngineCommand && s.Engine.Kind != "" && s.Model.Checkpoint.Path == "" {
 		v.fail("model.checkpoint.path", "", "is missing: engine %s needs weights", s.Engine.Kind)
 	}
@@ -69,26 +71,33 @@ func (v *validator) command() {
 	}
 }
 
-// ownedArgs are the options that an engine's adapter sets itself, and the axis
-// that they come from; "" where no axis is behind them.
-func ownedArgs(kind EngineKind) map[string]string {
-	own := map[string]string{"host": "", "port": "", "model": "model.checkpoint.path"}
-	switch kind {
-	case EngineVLLM:
-		own["tensor-parallel-size"], own["pipeline-parallel-size"] = "parallel.tensor", "parallel.pipeline"
-		own["data-parallel-size"], own["seed"] = "parallel.data", "workload.seed"
-		own["served-model-name"] = "model.name"
-	case EngineSGLang:
-		own["model-path"], own["served-model-name"] = "model.checkpoint.path", "model.name"
-		own["tp-size"], own["tensor-parallel-size"] = "parallel.tensor", "parallel.tensor"
-		own["pp-size"], own["pipeline-parallel-size"] = "parallel.pipeline", "parallel.pipeline"
-		own["dp-size"], own["data-parallel-size"] = "parallel.data", "parallel.data"
-		own["ep-size"], own["expert-parallel-size"] = "parallel.expert", "parallel.expert"
-	case EngineTRTLLM:
-		own["tp_size"], own["pp_size"], own["ep_size"] = "parallel.tensor", "parallel.pipeline", "parallel.expert"
-	case EngineLlamaCpp, EngineCommand:
+// ownedArg reports whether an engine's adapter sets the option itself, and the
+// axis that it comes from; "" where no axis is behind it.
+func ownedArg(kind EngineKind, name string) (axis string, owned bool) {
+	switch name {
+	case "host", "port":
+		return "", true
+	case "model", "model-path":
+		return "model.checkpoint.path", true
+	case "m":
+		return "model.checkpoint.path", kind == EngineLlamaCpp
+	case "served-model-name":
+		return "model.name", kind == EngineVLLM || kind == EngineSGLang
 	}
-	return own
+	if kind == EngineLlamaCpp || kind == EngineCommand {
+		return "", false
+	}
+	switch strings.ReplaceAll(name, "_", "-") {
+	case "tensor-parallel-size", "tp-size", "tp":
+		return "parallel.tensor", true
+	case "pipeline-parallel-size", "pp-size", "pp":
+		return "parallel.pipeline", true
+	case "data-parallel-size", "dp-size", "dp":
+		return "parallel.data", true
+	case "expert-parallel-size", "ep-size", "ep", "enable-expert-parallel":
+		return "parallel.expert", true
+	}
+	return "", false
 }
 
 func (v *validator) args() {
@@ -97,7 +106,6 @@ func (v *validator) args() {
 		v.fail("engine.args", "", "has more than %d entries", MaxEntries)
 		return
 	}
-	owned := ownedArgs(s.Engine.Kind)
 	for _, name := range slices.Sorted(maps.Keys(s.Engine.Args)) {
 		key := "engine.args." + name
 		if len(name) > 100 || !argForm.MatchString(name) {
@@ -108,7 +116,7 @@ func (v *validator) args() {
 			v.fault(hint, []string{key}, "%q is not the name of an option", name)
 			continue
 		}
-		if axis, ok := owned[name]; ok {
+		if axis, ok := ownedArg(s.Engine.Kind, name); ok {
 			hint := "leave it out"
 			if axis != "" {
 				hint = "use " + axis

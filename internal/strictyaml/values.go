@@ -56,6 +56,8 @@ func (r Reader) scalar(n *Node, what, want string) bool {
 		switch {
 		case n.Kind == Map && len(n.Entries) == 1 && n.Entries[0].Value.Null:
 			hint = "quote it: \"{" + n.Entries[0].Key + "}\""
+		case n.Kind == List:
+			hint = "give one value"
 		case want == "a single value" || want == "text":
 			hint = "quote it, if it is meant as text"
 		}

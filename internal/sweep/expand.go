@@ -102,6 +102,7 @@ func (e *expander) run() {
 	if !ok {
 		return
 	}
+	e.out = make([]Expanded, 0, min(total+len(m.include), e.limit))
 	var machine vm.VM
 	index := make([]int, len(factors))
 	rows := make([][]change, len(factors), len(factors)+1)
@@ -207,7 +208,7 @@ func (e *expander) keep(machine *vm.VM, s *setting.Setting) bool {
 	for _, c := range e.file.doc.matrix.where {
 		ok, err := c.holds(machine, s)
 		if err != nil {
-			e.faults.Errorf(c.at, "guard it: workload.arrival.process != 'closed' && …", "matrix.where: %v", err)
+			e.faults.Errorf(c.at, "test first what gives it a meaning: workload.arrival.process == 'closed' && …", "matrix.where: %v", err)
 			return false
 		}
 		if !ok {
@@ -255,7 +256,7 @@ func (e *expander) add(s *setting.Setting, o origin) bool {
 	if len(faults) > 0 || e.probing {
 		return !e.faults.Full()
 	}
-	hash := s.Hash()
+	hash, series := s.Hashes()
 	if i, ok := e.seen[hash]; ok {
 		e.merge(s, i, o)
 		return !e.faults.Full()
@@ -265,7 +266,7 @@ func (e *expander) add(s *setting.Setting, o origin) bool {
 		return false
 	}
 	e.seen[hash] = len(e.out)
-	e.out = append(e.out, Expanded{Setting: *s, Hash: hash, Series: s.SeriesHash()})
+	e.out = append(e.out, Expanded{Setting: *s, Hash: hash, Series: series})
 	e.reach.look(e.file, s)
 	return true
 }

@@ -147,7 +147,7 @@ func (p *parser) assign(key string, n *strictyaml.Node) ([]change, bool) {
 	case ok && entry != "":
 		v, ok := p.renderedText(n, key)
 		if !ok {
-			p.taint(axis.Key)
+			p.taint(key)
 		}
 		return []change{{axis: axis, entry: entry, value: v, at: n.At}}, ok
 	case ok:

@@ -56,6 +56,11 @@ func (p *parser) block(n *strictyaml.Node, prefix string, places map[string]diag
 			p.Faults.Errorf(e.KeyAt, "nest the keys: "+strings.ReplaceAll(e.Key, ".", ": {")+strings.Repeat("}", strings.Count(e.Key, ".")),
 				"dotted keys are for the matrix: %s", strconv.Quote(e.Key))
 			p.taint(path)
+		case ok && entry == "" && axis.Type == setting.TypeMap:
+			places[path] = e.Value.At
+			if m, ok := p.entries(e.Value, path, places); ok {
+				out = append(out, change{axis: axis, value: m, at: e.Value.At})
+			}
 		case ok && entry == "":
 			places[path] = e.Value.At
 			if v, ok := p.value(e.Value, axis); ok {
@@ -101,7 +106,7 @@ func (p *parser) read(n *strictyaml.Node, axis *setting.Axis, what string) (any,
 	case setting.TypeRate:
 		return boxed(p.Rate(n, what))
 	case setting.TypeMap:
-		return p.entries(n, what)
+		return boxed(p.entries(n, what, map[string]diag.Pos{}))
 	case setting.TypeStrings:
 		return boxed(p.rendered(n, what))
 	case setting.TypeRates:
@@ -139,16 +144,24 @@ func clipped(s string) string {
 	return s
 }
 
-func (p *parser) entries(n *strictyaml.Node, what string) (any, bool) {
+// entries reads a map axis and notes where its entries are. An entry with a
+// fault is left out and does not spoil the others.
+func (p *parser) entries(n *strictyaml.Node, what string, places map[string]diag.Pos) (map[string]string, bool) {
 	if !p.Map(n, what) {
+		p.taint(what)
 		return nil, false
 	}
-	m, good := make(map[string]string, len(n.Entries)), true
+	m := make(map[string]string, len(n.Entries))
 	for _, e := range n.Entries {
-		v, ok := p.renderedText(e.Value, what+"."+e.Key)
-		m[e.Key], good = v, good && ok
+		path := what + "." + e.Key
+		places[path] = e.KeyAt
+		if v, ok := p.renderedText(e.Value, path); ok {
+			m[e.Key] = v
+		} else {
+			p.taint(path)
+		}
 	}
-	return m, good
+	return m, true
 }
 
 // renderedText reads a value that an engine gets as text.

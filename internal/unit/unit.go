@@ -39,25 +39,31 @@ func number(s string) (*big.Rat, string, error) {
 	return v, rest, nil
 }
 
+// scale is a unit and its size, num/den of the base unit.
+type scale struct {
+	name     string
+	num, den int64
+}
+
 // scaled reads a number with one unit of the table and returns it in the base
 // unit. example is how it should look.
-func scaled(s, what, example string, units map[string]*big.Rat) (*big.Rat, error) {
+func scaled(s, what, example string, units []scale) (*big.Rat, error) {
 	v, name, err := number(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s %q %w: write it like %s", what, s, err, example)
 	}
-	factor, ok := units[name]
+	for _, u := range units {
+		if u.name == name {
+			return v.Mul(v, big.NewRat(u.num, u.den)), nil
+		}
+	}
 	switch {
-	case ok:
-		return v.Mul(v, factor), nil
 	case name == "":
 		return nil, fmt.Errorf("%s %q has no unit: write it like %s", what, s, example)
 	default:
 		return nil, fmt.Errorf("%s %q has an unknown unit %q: write it like %s", what, s, name, example)
 	}
 }
-
-func ratio(a, b int64) *big.Rat { return big.NewRat(a, b) }
 
 // Duration reads "300s", "1h30m", "250ms", "1.5s" or "30d" (days of 24 hours).
 // Units go from large to small, each at most once; ns, us, µs, ms, s, m, h, d.
@@ -109,7 +115,7 @@ func Duration(s string) (time.Duration, error) {
 			}
 			return 0, fail("has an unknown unit %q", name)
 		}
-		total.Add(total, v.Mul(v, ratio(int64(order[i].size), 1)))
+		total.Add(total, v.Mul(v, big.NewRat(int64(order[i].size), 1)))
 		next, rest = i+1, after[end:]
 		if rest == "" {
 			break
@@ -186,8 +192,8 @@ func FromSeconds(s float64) time.Duration { return time.Duration(math.Round(s * 
 // Rate reads "8/s", "0.5/s", "480/min", "480/m" or "3600/h" as a number of
 // events per second.
 func Rate(s string) (float64, error) {
-	v, err := scaled(s, "rate", "8/s or 480/min", map[string]*big.Rat{
-		"/s": ratio(1, 1), "/sec": ratio(1, 1), "/m": ratio(1, 60), "/min": ratio(1, 60), "/h": ratio(1, 3600),
+	v, err := scaled(s, "rate", "8/s or 480/min", []scale{
+		{"/s", 1, 1}, {"/sec", 1, 1}, {"/m", 1, 60}, {"/min", 1, 60}, {"/h", 1, 3600},
 	})
 	if err != nil {
 		return 0, err
@@ -205,13 +211,12 @@ func FormatRate(perSecond float64) string {
 // Bytes reads "80GiB", "16GB", "512KiB" or "100B" as a number of bytes; K, M, G,
 // T and P are powers of ten with B and of two with iB.
 func Bytes(s string) (int64, error) {
-	units := map[string]*big.Rat{"B": ratio(1, 1)}
+	units := []scale{{"B", 1, 1}, {"kB", 1000, 1}}
 	ten, two := int64(1), int64(1)
 	for _, prefix := range []string{"K", "M", "G", "T", "P"} {
 		ten, two = ten*1000, two*1024
-		units[prefix+"B"], units[prefix+"iB"] = ratio(ten, 1), ratio(two, 1)
+		units = append(units, scale{prefix + "B", ten, 1}, scale{prefix + "iB", two, 1})
 	}
-	units["kB"] = units["KB"]
 	v, err := scaled(s, "size", "80GiB or 500MB", units)
 	if err != nil {
 		return 0, err
@@ -235,7 +240,7 @@ func FormatBytes(n int64) string {
 
 // Megahertz reads "1410MHz" or "1.41GHz" as a whole number of MHz.
 func Megahertz(s string) (int, error) {
-	return whole(s, "frequency", "1410MHz", map[string]*big.Rat{"MHz": ratio(1, 1), "GHz": ratio(1000, 1)})
+	return whole(s, "frequency", "1410MHz", []scale{{"MHz", 1, 1}, {"GHz", 1000, 1}})
 }
 
 // FormatMegahertz prints a frequency so that Megahertz reads it back: "1410MHz".
@@ -243,13 +248,19 @@ func FormatMegahertz(mhz int) string { return strconv.Itoa(mhz) + "MHz" }
 
 // Watts reads "700W" or "0.7kW" as a whole number of watts.
 func Watts(s string) (int, error) {
-	return whole(s, "power", "700W", map[string]*big.Rat{"W": ratio(1, 1), "kW": ratio(1000, 1)})
+	return whole(s, "power", "700W", []scale{{"W", 1, 1}, {"kW", 1000, 1}})
 }
 
 // FormatWatts prints a power so that Watts reads it back: "700W".
 func FormatWatts(w int) string { return strconv.Itoa(w) + "W" }
 
-func whole(s, what, example string, units map[string]*big.Rat) (int, error) {
+func whole(s, what, example string, units []scale) (int, error) {
+	// The form that settings hold is read without arithmetic of fractions.
+	if digits, ok := strings.CutSuffix(s, units[0].name); ok && len(digits) <= 9 && !strings.HasPrefix(digits, "+") {
+		if n, err := strconv.Atoi(digits); err == nil && n >= 0 && digits != "-0" {
+			return n, nil
+		}
+	}
 	v, err := scaled(s, what, example, units)
 	if err != nil {
 		return 0, err
