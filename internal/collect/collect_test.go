@@ -226,3 +226,52 @@ func TestCollect_FencedEnds(t *testing.T) {
 		t.Error("it wrote")
 	}
 }
+
+// TestCollect_NothingFallsBetween: while a setting is summed up its run is sent
+// back, or a further attempt arrives. Whoever comes first, an open run is never
+// in a sweep that is over, and every attempt is in the last summary.
+func TestCollect_NothingFallsBetween(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 20, 1)
+	for i, run := range l.runs {
+		l.seal(l.manifest(run, int64(100+i), lifecycle.ExitDriftArtefact), nil)
+	}
+	if got := l.tick(); got.Settled != 20 {
+		t.Fatalf("tick %+v", got)
+	}
+	for round := range 10 {
+		run := l.runs[round]
+		l.measured(l.runs[10+round], 500)
+		done := make(chan error, 2)
+		go func() {
+			_, err := l.store.Requeue(t.Context(), store.Scope{Runs: []int64{run}}, "ada", "")
+			done <- err
+		}()
+		go func() {
+			_, err := l.collect.Tick(t.Context())
+			done <- err
+		}()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		var settled bool
+		l.query(`select settled from sweep_setting ss join run r using (sweep_id, setting_hash) where r.state = 'pending' order by r.changed_at desc limit 1`, &settled)
+		sweep, err := l.store.Sweep(t.Context(), l.sweep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if settled || sweep.State != store.SweepActive {
+			t.Fatalf("round %d: settled %v, sweep %s, and a run is pending", round, settled, sweep.State)
+		}
+	}
+	l.tick()
+	var stale int
+	l.query(`
+select count(*) from sweep_setting ss
+ where ss.settled and ss.n_valid <> (select count(distinct run_id) from result r where r.valid and r.sweep_id = ss.sweep_id and r.setting_hash = ss.setting_hash)`, &stale)
+	if stale != 0 {
+		t.Errorf("%d summaries miss an attempt", stale)
+	}
+}

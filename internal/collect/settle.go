@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"sbench/internal/aggregate"
 	"sbench/internal/metrics"
@@ -32,21 +35,29 @@ func (c *Collector) settle(ctx context.Context, report *Report) error {
 	})
 }
 
-func (c *Collector) settleAll(ctx context.Context, keys []store.SettingKey) (settled int, err error) {
+// settleAll sums up settings side by side and returns how many it did.
+func (c *Collector) settleAll(ctx context.Context, keys []store.SettingKey) (int, error) {
+	var settled atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(c.options.Workers)
 	for _, key := range keys {
-		done, err := c.settleOne(ctx, key)
-		if errors.Is(err, store.ErrStale) {
-			continue // something came in between: it shows again
-		}
-		if err != nil {
-			return settled, err
-		}
-		settled++
-		if done.Sweep != "" {
-			c.log.Info("sweep ended", "sweep", key.SweepID, "state", string(done.Sweep))
-		}
+		group.Go(func() error {
+			done, err := c.settleOne(ctx, key)
+			if errors.Is(err, store.ErrStale) {
+				return nil // something came in between: it shows again
+			}
+			if err != nil {
+				return err
+			}
+			settled.Add(1)
+			if done.Sweep != "" {
+				c.log.Info("sweep ended", "sweep", key.SweepID, "state", string(done.Sweep))
+			}
+			return nil
+		})
 	}
-	return settled, nil
+	err := group.Wait()
+	return int(settled.Load()), err
 }
 
 func (c *Collector) settleOne(ctx context.Context, key store.SettingKey) (store.Settled, error) {
