@@ -49,11 +49,13 @@ type Request struct {
 	Window     int32   `parquet:"window"` // load point, from 0
 	Phase      Phase   `parquet:"phase,dict"`
 	Outcome    Outcome `parquet:"outcome,dict"`
-	Detail     string  `parquet:"detail,zstd"` // why it failed, one line
+	Detail     string  `parquet:"detail,zstd"` // why it failed, or what was odd about it; one line
 	Session    int32   `parquet:"session"`
 	Turn       int32   `parquet:"turn"`
 	Group      int32   `parquet:"prefix_group"` // -1 for none
 	ReusedConn bool    `parquet:"reused_conn"`
+	Resent     bool    `parquet:"resent"` // written again: the idle connection it was first written on had been closed
+	Held       bool    `parquet:"held"`   // kept back by the limit on requests in flight
 
 	TIntended int64  `parquet:"t_intended"`
 	TDispatch *int64 `parquet:"t_dispatch,optional"`
@@ -69,16 +71,17 @@ type Request struct {
 	TDone     *int64 `parquet:"t_done,optional"`
 	TEnd      *int64 `parquet:"t_end,optional"`
 
-	HTTPStatus    int32  `parquet:"http_status"` // 0 where no status line came
-	InputPlanned  int32  `parquet:"input_tokens_planned"`
-	OutputPlanned int32  `parquet:"output_tokens_planned"`
-	InputTokens   *int32 `parquet:"input_tokens,optional"`       // the server's usage
-	OutputTokens  *int32 `parquet:"output_tokens,optional"`      // the server's usage, else its tokenizer
-	TokensFirst   *int32 `parquet:"tokens_first_event,optional"` // n₁
-	CachedTokens  *int32 `parquet:"cached_tokens,optional"`
-	TokenSource   string `parquet:"token_source,dict"` // usage, tokenizer, none
-	FinishReason  string `parquet:"finish_reason,dict"`
-	Bytes         int64  `parquet:"bytes"`
+	HTTPStatus      int32  `parquet:"http_status"` // 0 where no status line came
+	InputPlanned    int32  `parquet:"input_tokens_planned"`
+	OutputPlanned   int32  `parquet:"output_tokens_planned"`
+	InputTokens     *int32 `parquet:"input_tokens,optional"`       // the server's usage
+	OutputTokens    *int32 `parquet:"output_tokens,optional"`      // the server's usage, else its tokenizer
+	TokensFirst     *int32 `parquet:"tokens_first_event,optional"` // n₁
+	CachedTokens    *int32 `parquet:"cached_tokens,optional"`
+	ReasoningTokens *int32 `parquet:"reasoning_tokens,optional"`
+	TokenSource     string `parquet:"token_source,dict"` // usage, tokenizer, none
+	FinishReason    string `parquet:"finish_reason,dict"`
+	Bytes           int64  `parquet:"bytes"`
 
 	// Events, one entry per event with text; empty where retention dropped them.
 	EventTimes  []int64 `parquet:"event_times,list" parquet-element:",delta"`

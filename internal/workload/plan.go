@@ -1,6 +1,11 @@
 package workload
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
 	"time"
 
 	"sbench/internal/result"
@@ -43,17 +48,50 @@ type Window struct {
 
 // Plan is everything that is decided before the first request leaves.
 type Plan struct {
-	Requests []Request // by Due, dependent turns behind their first turn
+	// Requests are ordered by Due, the later turns of a session behind its first.
+	// In a closed loop they are the part of the sequences that Hash covers.
+	Requests []Request
 	Windows  []Window
 	Hash     string // 64 hex characters
 	Length   int64  // ns from the plan's zero to the end of the drain
 
-	// Closed is the number of slots of a closed loop; 0 means open loop. In a
-	// closed loop Requests is the start of an endless sequence: see At.
-	Closed int
+	// Closed is the number of slots of a closed loop, which offer the sessions of
+	// the two sequences in turn; 0 means open loop, without sequences.
+	Closed           int
+	Warmup, Measured *Sequence
 	// WarmupEnd is where the warm-up ends, ns from the plan's zero.
 	WarmupEnd int64
 	ThinkTime time.Duration
 	Workload  setting.Workload
 	Repeat    int
+
+	prompts []prompt
+}
+
+// hash is the SHA-256 of everything that was planned: the same workload has the
+// same hash on every machine.
+func (p *Plan) hash(o Options) string {
+	h := sha256.New()
+	w := p.Workload
+	fmt.Fprintf(h, "sbench plan v1\nclosed %d\nthink %d\nwarmup_end %d\nlength %d\nseed %d\nrepeat %d\nnonce %t\n",
+		p.Closed, p.ThinkTime, p.WarmupEnd, p.Length, w.Seed, p.Repeat, w.Prompts.Nonce)
+	fmt.Fprintf(h, "endpoint %s\nstream %t\nignore_eos %t\ntemperature %x\ntop_p %x\n", w.Request.Endpoint, w.Request.Stream,
+		w.Request.IgnoreEOS, math.Float64bits(w.Request.Temperature), math.Float64bits(w.Request.TopP))
+	fmt.Fprintf(h, "trace %x\nprompts %x\n", sha256.Sum256(o.Trace), sha256.Sum256(o.Prompts))
+	for _, win := range p.Windows {
+		fmt.Fprintf(h, "window %d %x %d %d %d\n", win.Index, math.Float64bits(win.Rate), win.RampStart, win.Start, win.End)
+	}
+	var row []byte
+	for i := range p.Requests {
+		r := &p.Requests[i]
+		row = row[:0]
+		for _, v := range []int64{
+			int64(r.Window), r.Due, int64(r.Session), int64(r.Turn), int64(r.Group),
+			int64(r.Input), int64(r.Prefix), int64(r.Output), int64(r.Prompt), int64(r.Seed),
+		} {
+			row = binary.LittleEndian.AppendUint64(row, uint64(v))
+		}
+		h.Write(append(row, r.Phase...))
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }

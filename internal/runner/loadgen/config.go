@@ -83,12 +83,20 @@ type Recording struct {
 
 // Served is what the probe found out about the server and its tokenizer.
 type Served struct {
+	Model string // the name that the server gives its model; "" where it lists none
+	// Usage says that answers carry the server's token counts; UsageStream that
+	// streams have to ask for them, and may.
+	Usage, UsageStream bool
+	// Vocabulary is the material of prompts with an exact length.
 	Vocabulary workload.Vocabulary
-	// TokenSource is how prompt lengths are known: tokenizer, usage, or none.
+	// TokenSource is what counted the words: tokenizer, usage, or none where
+	// prompt lengths are only approximate.
 	TokenSource string
-	UsageStream bool // the server accepts stream_options.include_usage
-	Model       string
+	Verified    []Verified
 }
+
+// Verified is a prompt whose length was checked beforehand.
+type Verified struct{ Planned, Counted int }
 
 // Probe asks the server what it needs to know: whether it reports usage, and
 // which words make prompts of an exact length for the model it serves. Its

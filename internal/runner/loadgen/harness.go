@@ -1,26 +1,29 @@
 package loadgen
 
-// Harness is what the client observed of itself while the windows ran. Times are
-// in nanoseconds unless the name says otherwise; nil means not measured.
+// Harness is what the client observed of itself while the windows ran. A nil
+// pointer was not measured.
 type Harness struct {
-	Threads        int
-	InFlightMax    int
-	AtLimit        int64 // time during which MaxInFlight held requests back
-	StaleResent    int   // requests written again after an idle connection turned out dead
-	Connections    int   // opened in all
-	DescriptorsMax int   // limit of the process
-	PortsFree      *int  // ephemeral ports that were free at the start; nil for Unix sockets
+	Threads  int  `json:"threads"`
+	Realtime bool `json:"realtime"` // the sending thread had a real-time class
 
-	CPUSeconds      *float64 // of the process, over the windows
-	CPUAvailable    *float64 // cores it may use x window length
-	Throttled       *float64 // periods the cgroup throttled it
-	StealRatio      *float64
-	RunQueueP99     *float64 // Go scheduler latency, s
-	ThreadDelayMax  *float64 // the kernel's run-queue delay of the busiest thread, s
-	GCPauseMax      *float64 // s
-	GCPauseTotal    *float64 // s
-	StallMax        *float64 // longest time the reading thread was not at its poll, s
-	ClockDrift      *float64 // wall against monotonic over the run, s
-	WindowSeconds   float64
-	DecodedInWindow int64 // bytes decoded before the windows ended, because memory ran short
+	InFlightMax     int   `json:"in_flight_max"`
+	Limit           int   `json:"limit"`                   // on requests in flight
+	AtLimit         int64 `json:"at_limit_ns"`             // during which the limit held requests back
+	StaleResent     int   `json:"stale_resent"`            // requests written again on a fresh connection
+	Connections     int   `json:"connections"`             // opened in all
+	DescriptorsMax  int   `json:"descriptors_max"`         // limit of the process
+	PortsFree       *int  `json:"ports_free"`              // at the start; nil for Unix sockets
+	DecodedInWindow int64 `json:"decoded_in_window_bytes"` // because memory ran short
+
+	WindowSeconds  float64  `json:"window_s"`
+	CPUSeconds     *float64 `json:"cpu_s"`              // of the process, over the windows
+	CPUAvailable   *float64 `json:"cpu_available_s"`    // processors it may use x time
+	Throttled      *float64 `json:"throttled"`          // times that the cgroup held it back
+	StealRatio     *float64 `json:"steal_ratio"`        // of all processor time, taken by a hypervisor
+	SchedulerP99   *float64 `json:"scheduler_p99_s"`    // goroutines waiting for a processor of the runtime
+	ThreadDelayMax *float64 `json:"thread_delay_max_s"` // most that a reading thread waited for a processor in 0.1 s
+	GCPauseMax     *float64 `json:"gc_pause_max_s"`
+	GCPauseTotal   *float64 `json:"gc_pause_total_s"`
+	StallMax       *float64 `json:"stall_max_s"`   // longest time that a reading thread was not at its poll
+	ClockDrift     *float64 `json:"clock_drift_s"` // wall clock against monotonic clock
 }

@@ -1,0 +1,480 @@
+package loadgen
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sbench/internal/result"
+	"sbench/internal/stats"
+)
+
+// observer watches the client itself while the windows run.
+type observer struct {
+	r           *runner
+	gcPercent   int
+	begin, end  *snapshot
+	ports       *int
+	descriptors int
+	inFlight    []sample // every sampleInterval from the first window's start
+	stoppedWhy  string
+	judged      int // load points judged so far
+	rows        []result.Request
+	decodedLive int64
+	lastShown   int64
+	delays      map[int]uint64 // run-queue delay of each of our threads at the last look
+	worstDelay  float64
+}
+
+type sample struct {
+	at int64 // on the plan's clock
+	n  int64
+	done,
+	offered int64
+}
+
+const sampleInterval = 100 * time.Millisecond
+
+// snapshot is what the operating system and the runtime count.
+type snapshot struct {
+	at        int64
+	wall      time.Time
+	cpu       float64
+	gcPauses  *metrics.Float64Histogram
+	latencies *metrics.Float64Histogram
+	steal     *stealCount
+	throttled *float64
+}
+
+type stealCount struct{ stolen, total float64 }
+
+func newObserver(r *runner) *observer {
+	o := &observer{r: r, delays: map[int]uint64{}, ports: freePorts(r.addr)}
+	runtime.GC()
+	// The window should see as few collections as memory allows.
+	o.gcPercent = debug.SetGCPercent(400)
+	return o
+}
+
+func (o *observer) restore() { debug.SetGCPercent(o.gcPercent) }
+
+// start forgets what the preparations did.
+func (o *observer) start() {
+	for _, l := range o.r.loops {
+		l.stall.Store(0)
+	}
+}
+
+// run samples until ctx is done.
+func (o *observer) run(ctx context.Context) {
+	tick := time.NewTicker(sampleInterval)
+	defer tick.Stop()
+	first := o.r.plan.Windows[0].Start
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		at := o.r.now() - o.r.zero
+		if o.begin == nil && at >= first {
+			o.begin = o.snapshot()
+			for _, l := range o.r.loops {
+				l.stall.Store(0)
+			}
+		}
+		if o.begin != nil && at < o.r.lastWindow.Load() {
+			o.threadDelays()
+		}
+		if o.begin != nil && o.end == nil && at >= o.r.lastWindow.Load() {
+			o.end = o.snapshot()
+		}
+		o.spill()
+		o.progress(at)
+	}
+}
+
+// spillAt is how many bytes of answers are kept before they are decoded while
+// the load runs.
+const spillAt = 512 << 20
+
+// spill decodes what has ended when memory runs short.
+func (o *observer) spill() {
+	if o.r.arena.held.Load() < spillAt {
+		return
+	}
+	d := decoder{request: o.r.cfg.Request, zero: o.r.zero}
+	for _, l := range o.r.loops {
+		for _, x := range l.takeEnded() {
+			if x.slot != nil && !x.followed.Load() {
+				l.giveBack(x)
+				continue
+			}
+			o.decodedLive += int64(x.size)
+			o.rows = append(o.rows, d.row(x))
+			o.r.arena.take(x)
+		}
+	}
+}
+
+func (o *observer) progress(at int64) {
+	r := o.r
+	if r.cfg.Progress == nil || at-o.lastShown < 500_000_000 {
+		return
+	}
+	o.lastShown = at
+	window, phase := r.phaseAt(at)
+	done, inFlight := r.doneN.Load(), r.inFlight.Load()
+	r.cfg.Progress(Progress{
+		At: r.zero + at, Phase: phase, Window: int(window), Offered: int(done + inFlight), Done: int(done),
+		Failed: int(r.failedN.Load()), InFlight: int(inFlight), End: r.zero + r.lastWindow.Load(),
+	})
+}
+
+// ladder notes the load in the system, and judges each load point at its end: the
+// next one is not offered where this one was already too much.
+func (o *observer) ladder(at int64) {
+	windows := o.r.plan.Windows
+	if len(windows) < 2 || !o.r.cfg.StopWhenSaturated || o.judged >= len(windows)-1 {
+		return
+	}
+	w := windows[o.judged]
+	if at >= w.Start && at < w.End {
+		if n := len(o.inFlight); n == 0 || at-o.inFlight[n-1].at >= int64(sampleInterval) {
+			o.inFlight = append(o.inFlight, sample{at: at, n: o.r.inFlight.Load()})
+		}
+	}
+	if at < w.End {
+		return
+	}
+	if why, over := saturating(o.inFlight); over {
+		o.stoppedWhy = fmt.Sprintf("stopped behind load point %d (%g requests/s): %s", w.Index, w.Rate, why)
+		o.r.lastWindow.Store(w.End)
+		o.r.truncated.Store(true)
+		o.judged = len(windows)
+		return
+	}
+	o.judged++
+	o.inFlight = o.inFlight[:0]
+}
+
+// saturationBlocks is how many blocks a load point is cut into for the trend.
+const saturationBlocks = 20
+
+// saturating tests the number of requests in the system for growth: a trend that
+// chance does not explain, of more than a tenth of the mean and more than two
+// requests.
+func saturating(samples []sample) (string, bool) {
+	if len(samples) < saturationBlocks {
+		return "", false
+	}
+	blocks := make([]float64, saturationBlocks)
+	var mean float64
+	for b := range blocks {
+		from, to := b*len(samples)/saturationBlocks, (b+1)*len(samples)/saturationBlocks
+		for _, s := range samples[from:to] {
+			blocks[b] += float64(s.n) / float64(to-from)
+		}
+		mean += blocks[b] / saturationBlocks
+	}
+	trend := stats.MannKendall(blocks)
+	growth := stats.SenSlope(blocks) * (saturationBlocks - 1)
+	if trend.S <= 0 || trend.P >= 0.01 || growth < max(2, 0.1*mean) {
+		return "", false
+	}
+	return fmt.Sprintf("the requests in the system grew by %.0f within the window (p = %.2g)", growth, trend.P), true
+}
+
+func (o *observer) snapshot() *snapshot {
+	s := &snapshot{at: o.r.now(), wall: time.Now().Round(0), steal: readSteal(), throttled: readThrottled()}
+	var usage unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
+		s.cpu = float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
+	}
+	samples := []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}, {Name: "/sched/latencies:seconds"}}
+	metrics.Read(samples)
+	if samples[0].Value.Kind() == metrics.KindFloat64Histogram {
+		s.gcPauses = samples[0].Value.Float64Histogram()
+	}
+	if samples[1].Value.Kind() == metrics.KindFloat64Histogram {
+		s.latencies = samples[1].Value.Float64Histogram()
+	}
+	return s
+}
+
+// threadDelays looks at how long our reading threads waited for a processor. The
+// kernel counts the sum: what one interval added bounds the longest wait in it.
+func (o *observer) threadDelays() {
+	for _, l := range o.r.loops {
+		tid := int(l.tid.Load())
+		b, err := os.ReadFile(filepath.Join("/proc/self/task", strconv.Itoa(tid), "schedstat"))
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(b))
+		if len(fields) < 2 {
+			continue
+		}
+		delay, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			continue
+		}
+		if before, seen := o.delays[tid]; seen {
+			o.worstDelay = max(o.worstDelay, float64(delay-before)/1e9)
+		}
+		o.delays[tid] = delay
+	}
+}
+
+// readSteal is the time that a hypervisor took away, over all processors.
+func readSteal() *stealCount {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return nil
+	}
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	fields := strings.Fields(string(line))
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return nil
+	}
+	var s stealCount
+	for i, f := range fields[1:9] {
+		v, err := strconv.ParseFloat(f, 64)
+		if err != nil {
+			return nil
+		}
+		s.total += v
+		if i == 7 {
+			s.stolen = v
+		}
+	}
+	return &s
+}
+
+// readThrottled is how often the cgroup held this process back, or nil.
+func readThrottled() *float64 {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		parts := strings.SplitN(line, ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		var file string
+		switch {
+		case parts[0] == "0" && parts[1] == "":
+			file = filepath.Join("/sys/fs/cgroup", parts[2], "cpu.stat")
+		case strings.Contains(","+parts[1]+",", ",cpu,"):
+			file = filepath.Join("/sys/fs/cgroup", parts[1], parts[2], "cpu.stat")
+		default:
+			continue
+		}
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		for _, line := range strings.Split(string(stat), "\n") {
+			if value, ok := strings.CutPrefix(line, "nr_throttled "); ok {
+				if n, err := strconv.ParseFloat(value, 64); err == nil {
+					return &n
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// freePorts is the number of local ports that new connections may use, or nil
+// where connections need none or it cannot be told.
+func freePorts(a address) *int {
+	if a.family == unix.AF_UNIX {
+		return nil
+	}
+	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return nil
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) != 2 {
+		return nil
+	}
+	low, err1 := strconv.Atoi(fields[0])
+	high, err2 := strconv.Atoi(fields[1])
+	if err1 != nil || err2 != nil {
+		return nil
+	}
+	free := high - low + 1
+	if stat, err := os.ReadFile("/proc/net/sockstat"); err == nil {
+		for _, line := range strings.Split(string(stat), "\n") {
+			f := strings.Fields(line)
+			if len(f) < 7 || f[0] != "TCP:" {
+				continue
+			}
+			for i := 1; i+1 < len(f); i += 2 {
+				if n, err := strconv.Atoi(f[i+1]); err == nil && (f[i] == "inuse" || f[i] == "tw") {
+					free -= n
+				}
+			}
+		}
+	}
+	free = max(free, 0)
+	return &free
+}
+
+// reserveDescriptors are left for everything that is not a connection.
+const reserveDescriptors = 64
+
+// budget checks descriptors and ports before anything starts, and returns how
+// many connections one loop may have.
+func (r *runner) budget() (int, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	if limit.Cur < limit.Max {
+		limit.Cur = limit.Max
+		if unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+			_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
+		}
+	}
+	available := int(min(limit.Cur, 1<<20)) - reserveDescriptors
+	need := max(r.plan.Closed, r.cfg.Client.Preopen, 1)
+	if available < need {
+		return 0, fmt.Errorf("this process may open %d files, but the load needs %d connections: raise the limit of open files (ulimit -n %d)",
+			limit.Cur, need, need+reserveDescriptors)
+	}
+	if free := freePorts(r.addr); free != nil && *free < need {
+		return 0, fmt.Errorf("%d local ports are free, but the load needs %d connections: wait for closed ones, or widen net.ipv4.ip_local_port_range", *free, need)
+	}
+	r.descriptors = int(min(limit.Cur, math.MaxInt32))
+	most := r.cfg.MaxInFlight
+	if most == 0 {
+		most = r.plan.Workload.MaxConcurrency
+	}
+	if most == 0 {
+		most = DefaultMaxInFlight
+	}
+	r.limit = int64(max(most, 1))
+	// Idle connections count too.
+	return min(available, most+256+r.preopen()), nil
+}
+
+// harness sums up what was observed.
+func (o *observer) harness() Harness {
+	r := o.r
+	h := Harness{
+		Threads: len(r.loops) + 1, Realtime: r.realtime.Load(),
+		InFlightMax: int(r.inFlightMax.Load()), Limit: int(r.limit), AtLimit: r.sender.atLimit,
+		StaleResent: int(r.stale.Load()), Connections: int(r.opened.Load()), DescriptorsMax: r.descriptors,
+		PortsFree: o.ports, DecodedInWindow: o.decodedLive,
+	}
+	if o.begin == nil {
+		return h
+	}
+	if o.end == nil {
+		o.end = o.snapshot()
+	}
+	seconds := float64(o.end.at-o.begin.at) / 1e9
+	h.WindowSeconds = seconds
+	cpu, cores := o.end.cpu-o.begin.cpu, float64(usableCPUs())*seconds
+	h.CPUSeconds, h.CPUAvailable = &cpu, &cores
+	if a, b := o.begin.throttled, o.end.throttled; a != nil && b != nil {
+		n := *b - *a
+		h.Throttled = &n
+	}
+	if a, b := o.begin.steal, o.end.steal; a != nil && b != nil && b.total > a.total {
+		ratio := (b.stolen - a.stolen) / (b.total - a.total)
+		h.StealRatio = &ratio
+	}
+	if longest, total, ok := difference(o.begin.gcPauses, o.end.gcPauses).pauses(); ok {
+		h.GCPauseMax, h.GCPauseTotal = &longest, &total
+	}
+	if p99, ok := difference(o.begin.latencies, o.end.latencies).quantile(0.99); ok {
+		h.SchedulerP99 = &p99
+	}
+	if len(o.delays) > 0 {
+		h.ThreadDelayMax = &o.worstDelay
+	}
+	var stall int64
+	for _, l := range r.loops {
+		stall = max(stall, l.stall.Load())
+	}
+	stalled := float64(stall) / 1e9
+	h.StallMax = &stalled
+	drift := o.end.wall.Sub(o.begin.wall).Seconds() - seconds
+	h.ClockDrift = &drift
+	return h
+}
+
+// usableCPUs is how many processors the process may use.
+func usableCPUs() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) == nil {
+		return max(1, set.Count())
+	}
+	return runtime.NumCPU()
+}
+
+// counts is the difference of two histograms of the runtime.
+type counts struct {
+	n       []uint64
+	buckets []float64
+}
+
+func difference(a, b *metrics.Float64Histogram) counts {
+	if a == nil || b == nil || len(a.Counts) != len(b.Counts) {
+		return counts{}
+	}
+	n := make([]uint64, len(b.Counts))
+	for i := range n {
+		n[i] = b.Counts[i] - a.Counts[i]
+	}
+	return counts{n, b.Buckets}
+}
+
+// upper is the upper bound of a bucket, its lower one for the last.
+func (c counts) upper(i int) float64 {
+	if math.IsInf(c.buckets[i+1], 1) {
+		return c.buckets[i]
+	}
+	return c.buckets[i+1]
+}
+
+func (c counts) pauses() (longest, total float64, ok bool) {
+	for i, n := range c.n {
+		if n > 0 {
+			longest = c.upper(i)
+			total += float64(n) * c.upper(i)
+		}
+	}
+	return longest, total, c.n != nil
+}
+
+func (c counts) quantile(q float64) (float64, bool) {
+	var total, seen uint64
+	for _, n := range c.n {
+		total += n
+	}
+	if total == 0 {
+		return 0, false
+	}
+	for i, n := range c.n {
+		if seen += n; float64(seen) >= q*float64(total) {
+			return c.upper(i), true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,327 @@
+package loadgen
+
+import (
+	"container/heap"
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"sbench/internal/result"
+)
+
+// sender is the one thread that writes requests. It takes what is due from the
+// schedule and from the heap of what became due while the load runs: turns of
+// sessions, slots of a closed loop, requests to be written again.
+type sender struct {
+	r    *runner
+	wake int // eventfd
+	buf  []byte
+
+	mu      sync.Mutex
+	dynamic dueHeap
+
+	next    int // of the plan's requests
+	current *exchange
+	ended   []*exchange
+	blocked int64 // since when the limit holds requests back; 0 where it does not
+	atLimit int64
+}
+
+// dueHeap is a heap of exchanges by due time.
+type dueHeap []*exchange
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].due < h[j].due }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *dueHeap) Push(x any)        { *h = append(*h, x.(*exchange)) }
+func (h *dueHeap) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return x
+}
+
+func newSender(r *runner) (*sender, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("create event descriptor: %w", err)
+	}
+	return &sender{r: r, wake: fd}, nil
+}
+
+// push makes an exchange due. It may be called from any thread.
+func (s *sender) push(x *exchange) {
+	s.mu.Lock()
+	heap.Push(&s.dynamic, x)
+	s.mu.Unlock()
+	s.rouse()
+}
+
+// again has an exchange written once more, at once.
+func (s *sender) again(x *exchange) { s.push(x) }
+
+var one = [8]byte{1}
+
+func (s *sender) rouse() { _, _ = write(s.wake, one[:]) }
+
+// first returns what is due next, or nil where nothing is planned.
+func (s *sender) first() *exchange {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil && s.next < len(s.r.schedule) {
+		s.current = s.r.scheduled(s.next)
+		s.next++
+		for s.next < len(s.r.schedule) && s.r.schedule[s.next].Turn > 0 {
+			s.next++ // later turns follow their session
+		}
+	}
+	if len(s.dynamic) > 0 && (s.current == nil || s.dynamic[0].due < s.current.due) {
+		return s.dynamic[0]
+	}
+	return s.current
+}
+
+// taken removes what first returned, and counts it if it is to be measured.
+func (s *sender) taken(x *exchange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x.phase == result.PhaseMeasure && !x.resent {
+		s.r.measuring.Add(1)
+	}
+	if x == s.current {
+		s.current = nil
+		return
+	}
+	for i, y := range s.dynamic {
+		if y == x {
+			heap.Remove(&s.dynamic, i)
+			return
+		}
+	}
+}
+
+// passed says whether nothing that is due before end is still to be sent.
+func (s *sender) passed(end int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.current != nil && s.current.due < end:
+		return false
+	case s.current == nil && s.next < len(s.r.schedule) && s.r.zero+s.r.schedule[s.next].Due < end:
+		return false
+	}
+	for _, x := range s.dynamic {
+		if x.due < end {
+			return false
+		}
+	}
+	return true
+}
+
+// run sends until the runner has it stopped.
+func (s *sender) run() {
+	// Never unlocked: the thread's priority must not be another goroutine's.
+	runtime.LockOSThread()
+	s.r.prepareThread(true)
+	for !s.r.sendingDone.Load() {
+		x := s.first()
+		if x == nil {
+			s.sleep(pollMillis * 1_000_000)
+			continue
+		}
+		now := s.r.now()
+		if s.r.truncated.Load() && x.dispatch == 0 && x.due-s.r.zero >= s.r.lastWindow.Load() {
+			s.sleep(pollMillis * 1_000_000)
+			continue
+		}
+		if !s.admitted(x, now) {
+			s.sleep(1_000_000)
+			continue
+		}
+		if lead := x.due - now; lead > prepareLead {
+			s.sleep(lead - prepareLead)
+			continue
+		}
+		s.buf = s.r.renderer.render(s.buf, &x.req, x.history())
+		s.until(x.due)
+		s.taken(x)
+		s.dispatch(x)
+	}
+	s.cancelRest()
+	unix.Close(s.wake)
+}
+
+// prepareLead is how long before its time a request is written out in memory:
+// from then on the sender's thread no longer gives its processor back to the
+// scheduler of the runtime.
+const prepareLead = 150_000
+
+// admitted holds requests back at the limit on requests in flight.
+func (s *sender) admitted(x *exchange, now int64) bool {
+	if x.resent || s.r.inFlight.Load() < s.r.limit {
+		if s.blocked != 0 {
+			s.atLimit += now - s.blocked
+			s.blocked = 0
+		}
+		return true
+	}
+	if x.due > now {
+		return true
+	}
+	if s.blocked == 0 {
+		s.blocked = now
+	}
+	x.held = true
+	return false
+}
+
+// sleep waits that long, or until something becomes due.
+func (s *sender) sleep(ns int64) {
+	if s.poll(ns, true) {
+		var b [8]byte
+		_, _ = read(s.wake, b[:])
+	}
+}
+
+// until returns at the deadline: it sleeps without telling the runtime, whose
+// processor it keeps, and spins through the last stretch if it was given a core.
+func (s *sender) until(deadline int64) {
+	for {
+		rest := deadline - s.r.now()
+		if rest <= 0 {
+			return
+		}
+		if rest > s.r.spin {
+			s.poll(rest-s.r.spin, false)
+		}
+	}
+}
+
+// poll waits for the event descriptor (or, if not wakeable, for nothing) for that
+// long, with nanosecond resolution.
+func (s *sender) poll(ns int64, wakeable bool) bool {
+	timeout := unix.NsecToTimespec(ns)
+	if !wakeable {
+		_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&timeout)), 0, 0)
+		return false
+	}
+	fds := [1]unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}}
+	n, err := unix.Ppoll(fds[:], &timeout, nil)
+	return err == nil && n > 0
+}
+
+// dispatch writes the rendered request on an idle connection, or begins a new one.
+func (s *sender) dispatch(x *exchange) {
+	r := s.r
+	now := r.now()
+	if x.dispatch == 0 {
+		x.dispatch = now
+		n := r.inFlight.Add(1)
+		if n > r.inFlightMax.Load() {
+			r.inFlightMax.Store(n)
+		}
+	}
+	if r.tls != nil {
+		r.tls.send(x, s.buf)
+		return
+	}
+	for !x.resent {
+		c := r.pool.take(now)
+		if c == nil {
+			break
+		}
+		x.conn, x.reused = now, c.used > 0
+		if s.send(c, x) {
+			r.refill()
+			return
+		}
+		// It died unnoticed; nothing was sent.
+		now = r.now()
+	}
+	s.connect(x)
+	r.refill()
+}
+
+// send writes on a connection that the sender owns. It returns false when the
+// connection was dead.
+func (s *sender) send(c *conn, x *exchange) bool {
+	x.attempt = s.r.now()
+	n, err := write(c.fd, s.buf)
+	if err != 0 && err != unix.EAGAIN {
+		c.close()
+		if n == 0 {
+			return false
+		}
+		s.end(x, endingReset, err.Error())
+		return true
+	}
+	c.x = x
+	if n < len(s.buf) {
+		x.pending = append([]byte(nil), s.buf[n:]...)
+		c.want(true)
+	} else {
+		x.written = s.r.now()
+	}
+	c.state.Store(connBusy)
+	return true
+}
+
+// connect begins a connection for the exchange; its loop writes the request.
+func (s *sender) connect(x *exchange) {
+	x.pending = append([]byte(nil), s.buf...)
+	x.attempt, x.reused = s.r.now(), false
+	if err := s.r.begin(x); err != nil {
+		s.end(x, connectEnding(err), err.Error())
+	}
+}
+
+func (s *sender) end(x *exchange, how ending, why string) {
+	x.ending, x.why, x.end, x.pending = how, why, s.r.now(), nil
+	s.ended = append(s.ended, x)
+	s.r.ended(x)
+}
+
+// cancelRest accounts for what was not sent. What was due is the client's fault;
+// what a stopped ladder left out was cancelled by the plan; what lies behind the
+// last window, or follows on an answer that never came, was never offered.
+func (s *sender) cancelRest() {
+	now := s.r.now()
+	for x := s.first(); x != nil; x = s.first() {
+		s.taken(x)
+		if x.dispatch == 0 && x.due > now && (x.phase != result.PhaseMeasure || x.req.Due < 0) {
+			continue
+		}
+		switch {
+		case x.dispatch != 0:
+			x.ending = endingCutOff
+			s.r.inFlight.Add(-1)
+		case x.due > now:
+			x.ending, x.why = endingCancelled, "the load point was left out"
+		default:
+			x.ending = endingNotSent
+		}
+		x.end = now
+		s.ended = append(s.ended, x)
+	}
+	if s.blocked != 0 {
+		s.atLimit += now - s.blocked
+	}
+}
+
+// left are the requests that were to be written again when sending had ended.
+func (s *sender) left() []*exchange {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var left []*exchange
+	for _, x := range s.dynamic {
+		if x.dispatch != 0 {
+			x.ending, x.end = endingCutOff, s.r.now()
+			left = append(left, x)
+		}
+	}
+	return left
+}
