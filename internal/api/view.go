@@ -156,14 +156,17 @@ type Result struct {
 	Metrics       map[string]Metric `json:"metrics"`
 }
 
-// Metric is one metric over the valid runs of a setting, in the unit that its
-// name says. Null is unknown: no valid run, or too few for an interval.
+// Metric is one metric over the valid runs of a setting, in the unit of the
+// metrics table. Null is unknown: no valid run, or too few for an interval.
 type Metric struct {
 	N      int      `json:"n"`
 	Mean   *float64 `json:"mean"`
 	StdDev *float64 `json:"stddev"`
-	CILow  *float64 `json:"ci_low"`
+	CILow  *float64 `json:"ci_low"` // 95 %
 	CIHigh *float64 `json:"ci_high"`
+	// RelativeCI is half the interval's width by the value.
+	RelativeCI *float64 `json:"relative_ci"`
+	NullReason string   `json:"null_reason,omitempty"` // why the mean is null
 }
 
 // Site is a cluster as the daemon feeds it.

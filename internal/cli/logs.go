@@ -28,12 +28,9 @@ script wrote.`,
 			if err != nil {
 				return err
 			}
-			kind := api.LogRunner
-			switch {
-			case o.engine:
-				kind = api.LogEngine
-			case o.slurm:
-				kind = api.LogSlurm
+			kind, err := o.kind()
+			if err != nil {
+				return err
 			}
 			err = a.client().Log(cmd.Context(), a.stdout, id, kind, o.follow)
 			if o.follow && errors.Is(err, context.Canceled) {
@@ -47,7 +44,25 @@ script wrote.`,
 	f.BoolVar(&o.runner, "runner", false, "the runner's log (the default)")
 	f.BoolVar(&o.slurm, "slurm", false, "the batch script's output")
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on as the log grows, until the run has ended")
-	cmd.MarkFlagsMutuallyExclusive("engine", "runner", "slurm")
 	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
 	return cmd
+}
+
+func (o *logsOptions) kind() (api.LogKind, error) {
+	chosen := []api.LogKind{}
+	for _, k := range []struct {
+		on   bool
+		kind api.LogKind
+	}{{o.engine, api.LogEngine}, {o.runner, api.LogRunner}, {o.slurm, api.LogSlurm}} {
+		if k.on {
+			chosen = append(chosen, k.kind)
+		}
+	}
+	switch len(chosen) {
+	case 0:
+		return api.LogRunner, nil
+	case 1:
+		return chosen[0], nil
+	}
+	return "", usagef("--engine, --runner and --slurm: give one of them")
 }

@@ -76,8 +76,8 @@ func TestMovingAxesAndLabels(t *testing.T) {
 
 func TestMetricText(t *testing.T) {
 	t.Parallel()
-	mean, low, high := 100.0, 98.0, 102.0
-	if got := metricText(api.Metric{Mean: &mean, CILow: &low, CIHigh: &high}, false); got != "100 ±2.0%" {
+	mean, half := 100.0, 0.02
+	if got := metricText(api.Metric{Mean: &mean, RelativeCI: &half}, false); got != "100 ±2.0%" {
 		t.Errorf("got %q", got)
 	}
 	if got := metricText(api.Metric{Mean: &mean}, false) + " " + metricText(api.Metric{}, false); got != "100 -" {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sbench/internal/aggregate"
 	"sbench/internal/api"
+	"sbench/internal/metrics"
 )
 
 type resultsOptions struct {
@@ -76,11 +78,11 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 		}
 		return nil
 	}
-	metrics, err := o.chosen(r)
+	shown, err := o.chosen(r)
 	if err != nil {
 		return err
 	}
-	resultsTable(r, metrics, o.table.parsable).print(a, o.table)
+	resultsTable(r, shown, o.table.parsable).print(a, o.table)
 	if !o.table.parsable && !r.Complete {
 		a.message("sweep %d is not complete", r.SweepID)
 	}
@@ -90,21 +92,21 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 // headline are the metrics of the table, those of them that were measured.
 func headline() []string {
 	return []string{
-		"output_tokens_per_s", "achieved_rate_per_s", "ttft_p50_merged", "ttft_p95_merged", "tpot_p50_merged", "tpot_p95_merged",
-		"e2e_p95_merged", "goodput_per_s",
+		"output_tokens_per_s", "achieved_rate", "ttft_p50_merged", "ttft_p95_merged", "tpot_p50_merged", "e2e_p95_merged", "goodput",
 	}
 }
 
 // chosen are the metrics to show: those asked for, or the measured headline.
 func (o *resultsOptions) chosen(r api.Results) ([]string, error) {
-	known := map[string]bool{}
+	known, measured := map[string]bool{}, map[string]bool{}
 	for _, s := range r.Settings {
-		for m := range s.Metrics {
-			known[m] = true
+		for name, m := range s.Metrics {
+			known[name] = true
+			measured[name] = measured[name] || m.Mean != nil
 		}
 	}
 	if len(o.metrics) == 0 {
-		return slices.DeleteFunc(headline(), func(m string) bool { return !known[m] }), nil
+		return slices.DeleteFunc(headline(), func(m string) bool { return !measured[m] }), nil
 	}
 	for _, m := range o.metrics {
 		if !known[m] && len(known) > 0 {
@@ -117,7 +119,7 @@ func (o *resultsOptions) chosen(r api.Results) ([]string, error) {
 	return o.metrics, nil
 }
 
-func resultsTable(r api.Results, metrics []string, parsable bool) *table {
+func resultsTable(r api.Results, shown []string, parsable bool) *table {
 	axes := make([]map[string]any, len(r.Settings))
 	for i, s := range r.Settings {
 		axes[i] = s.Axes
@@ -125,7 +127,10 @@ func resultsTable(r api.Results, metrics []string, parsable bool) *table {
 	moving := movingAxes(axes)
 	head := append([]string{"SETTING"}, labels(moving)...)
 	head = append(head, "CLASS", "VALID>", "FINAL")
-	for _, m := range metrics {
+	for _, m := range shown {
+		if !parsable {
+			m = withUnit(m)
+		}
 		head = append(head, m+">")
 	}
 	if parsable {
@@ -146,7 +151,7 @@ func resultsTable(r api.Results, metrics []string, parsable bool) *table {
 			class.style = yellow
 		}
 		row = append(row, class, valid, yesNo(s.IsFinal))
-		for _, m := range metrics {
+		for _, m := range shown {
 			row = append(row, metricText(s.Metrics[m], parsable))
 		}
 		lines := slices.Concat(s.Reasons, prefixed("finding: ", s.Findings), prefixed("warning: ", s.Warnings))
@@ -173,12 +178,17 @@ func prefixed(prefix string, lines []string) []string {
 // metricText prints the mean and the half-width of its interval relative to it.
 func metricText(m api.Metric, parsable bool) string {
 	s := number(m.Mean)
-	if parsable || m.Mean == nil || m.CILow == nil || m.CIHigh == nil || *m.Mean == 0 {
+	if parsable || m.Mean == nil || m.RelativeCI == nil || math.IsNaN(*m.RelativeCI) || math.IsInf(*m.RelativeCI, 0) {
 		return s
 	}
-	half := (*m.CIHigh - *m.CILow) / 2 / math.Abs(*m.Mean) * 100
-	if math.IsNaN(half) || math.IsInf(half, 0) {
-		return s
+	return fmt.Sprintf("%s ±%.1f%%", s, *m.RelativeCI*100)
+}
+
+// withUnit is a metric's name with its unit, for the head of a table.
+func withUnit(name string) string {
+	base := strings.TrimSuffix(strings.TrimSuffix(name, aggregate.MergedSuffix), aggregate.MeanOfRunsSuffix)
+	if m, ok := metrics.Find(base); ok && m.Unit != "" && !strings.HasSuffix(base, "_per_s") {
+		return name + "[" + m.Unit + "]"
 	}
-	return fmt.Sprintf("%s ±%.1f%%", s, half)
+	return name
 }
