@@ -17,10 +17,10 @@ import (
 // server speaks HTTP/1.1 by hand, so that an answer is one system call from
 // the engine's thread and every fault of the wire can be made.
 type server struct {
-	config    Config
-	engine    *engine
-	idPrefix  string
-	created   int64
+	config   Config
+	engine   *engine
+	idPrefix string
+	created  int64
 
 	mu    sync.Mutex
 	conns map[*conn]bool
