@@ -21,9 +21,17 @@ type Harness struct {
 	Throttled      *float64 `json:"throttled"`          // times that the cgroup held it back
 	StealRatio     *float64 `json:"steal_ratio"`        // of all processor time, taken by a hypervisor
 	SchedulerP99   *float64 `json:"scheduler_p99_s"`    // goroutines waiting for a processor of the runtime
-	ThreadDelayMax *float64 `json:"thread_delay_max_s"` // most that a reading thread waited for a processor in 0.1 s
+	ThreadDelayP99 *float64 `json:"thread_delay_p99_s"` // mean wait of a reading thread for a processor, over intervals of 0.1 s
 	GCPauseMax     *float64 `json:"gc_pause_max_s"`
 	GCPauseTotal   *float64 `json:"gc_pause_total_s"`
 	StallMax       *float64 `json:"stall_max_s"`   // longest time that a reading thread was not at its poll
+	Stalls         []Stall  `json:"stalls"`        // absences by their length
 	ClockDrift     *float64 `json:"clock_drift_s"` // wall clock against monotonic clock
+}
+
+// Stall sums up the absences of the reading threads from their polls that lasted
+// longer than Longer, and at most twice as long.
+type Stall struct {
+	Longer  float64 `json:"longer_s"`
+	Seconds float64 `json:"seconds"`
 }

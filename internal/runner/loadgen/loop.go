@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"fmt"
+	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -35,7 +36,7 @@ type loop struct {
 
 	buf   []byte
 	ended []*exchange
-	stall atomic.Int64 // longest time away from the poll
+	away  away
 }
 
 const (
@@ -104,6 +105,45 @@ func (c *conn) want(out bool) {
 	_ = unix.EpollCtl(c.loop.epoll, unix.EPOLL_CTL_MOD, c.fd, &ev)
 }
 
+// away counts how long a thread was away from its poll, by powers of two.
+type away struct {
+	total [awayClasses]atomic.Int64 // ns in absences of that class
+	most  atomic.Int64
+}
+
+// awayClasses covers absences of up to 2^39 ns, nine minutes.
+const awayClasses = 40
+
+func (a *away) note(ns int64) {
+	class := min(bits.Len64(uint64(max(ns, 0))), awayClasses-1)
+	a.total[class].Add(ns)
+	if ns > a.most.Load() {
+		a.most.Store(ns)
+	}
+}
+
+func (a *away) reset() {
+	a.most.Store(0)
+	for i := range a.total {
+		a.total[i].Store(0)
+	}
+}
+
+// add sums the absences up in h, from the shortest class that matters.
+func (a *away) add(h *Harness) {
+	longest := float64(a.most.Load()) / 1e9
+	if h.StallMax == nil || *h.StallMax < longest {
+		h.StallMax = &longest
+	}
+	const shortest = 17 // 65 µs and more
+	for class := shortest; class < awayClasses; class++ {
+		if i := class - shortest; i == len(h.Stalls) {
+			h.Stalls = append(h.Stalls, Stall{Longer: float64(int64(1)<<(class-1)) / 1e9})
+		}
+		h.Stalls[class-shortest].Seconds += float64(a.total[class].Load()) / 1e9
+	}
+}
+
 // close ends the connection; only its owner calls it.
 func (c *conn) close() {
 	c.state.Store(connDead)
@@ -140,9 +180,7 @@ func (l *loop) run() {
 			l.sweep(now)
 			now = l.r.now()
 		}
-		if away := now - back; away > l.stall.Load() {
-			l.stall.Store(away)
-		}
+		l.away.note(now - back)
 	}
 	l.finish()
 }

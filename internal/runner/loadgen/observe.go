@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,7 @@ import (
 type observer struct {
 	r           *runner
 	gcPercent   int
+	memoryLimit int64
 	begin, end  *snapshot
 	ports       *int
 	descriptors int
@@ -33,9 +35,13 @@ type observer struct {
 	rows        []result.Request
 	decodedLive int64
 	lastShown   int64
-	delays      map[int]uint64 // run-queue delay of each of our threads at the last look
-	worstDelay  float64
+	delays      map[int]schedstat // of our threads at the last look
+	waits       []float64         // mean wait for a processor in each interval, s
 }
+
+// schedstat is what the kernel counts for a thread: ns that it waited for a
+// processor, and how often it got one.
+type schedstat struct{ delay, slices uint64 }
 
 type sample struct {
 	at int64 // on the plan's clock
@@ -48,8 +54,8 @@ const sampleInterval = 100 * time.Millisecond
 
 // snapshot is what the operating system and the runtime count.
 type snapshot struct {
-	at        int64
-	wall      time.Time
+	at        int64         // on the attempt's clock
+	wall      time.Duration // on the wall clock, since its anchor
 	cpu       float64
 	gcPauses  *metrics.Float64Histogram
 	latencies *metrics.Float64Histogram
@@ -60,19 +66,26 @@ type snapshot struct {
 type stealCount struct{ stolen, total float64 }
 
 func newObserver(r *runner) *observer {
-	o := &observer{r: r, delays: map[int]uint64{}, ports: freePorts(r.addr)}
+	o := &observer{r: r, delays: map[int]schedstat{}, ports: freePorts(r.addr)}
 	runtime.GC()
-	// The window should see as few collections as memory allows.
-	o.gcPercent = debug.SetGCPercent(400)
+	// No collection in the window unless memory asks for one: the little that is
+	// allocated while the load runs fits beside what is there.
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	o.gcPercent = debug.SetGCPercent(-1)
+	o.memoryLimit = debug.SetMemoryLimit(int64(m.Sys) + spillAt + spillAt/2)
 	return o
 }
 
-func (o *observer) restore() { debug.SetGCPercent(o.gcPercent) }
+func (o *observer) restore() {
+	debug.SetMemoryLimit(o.memoryLimit)
+	debug.SetGCPercent(o.gcPercent)
+}
 
 // start forgets what the preparations did.
 func (o *observer) start() {
 	for _, l := range o.r.loops {
-		l.stall.Store(0)
+		l.away.reset()
 	}
 }
 
@@ -90,9 +103,7 @@ func (o *observer) run(ctx context.Context) {
 		at := o.r.now() - o.r.zero
 		if o.begin == nil && at >= first {
 			o.begin = o.snapshot()
-			for _, l := range o.r.loops {
-				l.stall.Store(0)
-			}
+			o.start()
 		}
 		if o.begin != nil && at < o.r.lastWindow.Load() {
 			o.threadDelays()
@@ -197,7 +208,12 @@ func saturating(samples []sample) (string, bool) {
 }
 
 func (o *observer) snapshot() *snapshot {
-	s := &snapshot{at: o.r.now(), wall: time.Now().Round(0), steal: readSteal(), throttled: readThrottled()}
+	// One reading has both clocks.
+	now := time.Now()
+	s := &snapshot{
+		at: int64(now.Sub(o.r.clock.origin)), wall: now.Round(0).Sub(o.r.clock.Wall()),
+		steal: readSteal(), throttled: readThrottled(),
+	}
 	var usage unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
 		s.cpu = float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
@@ -213,8 +229,8 @@ func (o *observer) snapshot() *snapshot {
 	return s
 }
 
-// threadDelays looks at how long our reading threads waited for a processor. The
-// kernel counts the sum: what one interval added bounds the longest wait in it.
+// threadDelays looks at how long our reading threads waited for a processor when
+// they had something to do.
 func (o *observer) threadDelays() {
 	for _, l := range o.r.loops {
 		tid := int(l.tid.Load())
@@ -223,17 +239,18 @@ func (o *observer) threadDelays() {
 			continue
 		}
 		fields := strings.Fields(string(b))
-		if len(fields) < 2 {
+		if len(fields) < 3 {
 			continue
 		}
-		delay, err := strconv.ParseUint(fields[1], 10, 64)
-		if err != nil {
+		delay, err1 := strconv.ParseUint(fields[1], 10, 64)
+		slices, err2 := strconv.ParseUint(fields[2], 10, 64)
+		if err1 != nil || err2 != nil {
 			continue
 		}
-		if before, seen := o.delays[tid]; seen {
-			o.worstDelay = max(o.worstDelay, float64(delay-before)/1e9)
+		if before, seen := o.delays[tid]; seen && slices > before.slices {
+			o.waits = append(o.waits, float64(delay-before.delay)/float64(slices-before.slices)/1e9)
 		}
-		o.delays[tid] = delay
+		o.delays[tid] = schedstat{delay, slices}
 	}
 }
 
@@ -405,16 +422,15 @@ func (o *observer) harness() Harness {
 	if p99, ok := difference(o.begin.latencies, o.end.latencies).quantile(0.99); ok {
 		h.SchedulerP99 = &p99
 	}
-	if len(o.delays) > 0 {
-		h.ThreadDelayMax = &o.worstDelay
+	if len(o.waits) > 0 {
+		slices.Sort(o.waits)
+		p99 := stats.NearestRank(o.waits, 99, 100)
+		h.ThreadDelayP99 = &p99
 	}
-	var stall int64
 	for _, l := range r.loops {
-		stall = max(stall, l.stall.Load())
+		l.away.add(&h)
 	}
-	stalled := float64(stall) / 1e9
-	h.StallMax = &stalled
-	drift := o.end.wall.Sub(o.begin.wall).Seconds() - seconds
+	drift := (o.end.wall - o.begin.wall).Seconds() - seconds
 	h.ClockDrift = &drift
 	return h
 }
