@@ -56,7 +56,10 @@ type Artefact struct {
 	Size   int64
 	Files  int
 	IsDir  bool
-	seen   map[string]Identity // by path
+	// Outside are the folders, other than the artefact's own, in which links of
+	// the folder end: a container must see them too.
+	Outside []string
+	seen    map[string]Identity // by path
 }
 
 // Unchanged returns an error that names the first file that was replaced or
@@ -103,6 +106,7 @@ func Digest(ctx context.Context, path string) (Artefact, error) {
 
 type entry struct {
 	rel, path, sum string
+	outside        string // folder of the link's target; "" where it is inside
 	id             Identity
 }
 
@@ -141,7 +145,11 @@ func digestDir(ctx context.Context, root string) (Artefact, error) {
 		fmt.Fprintf(manifest, "%s  %d  %s\n", e.sum, e.id.Size, e.rel)
 		a.Size += e.id.Size
 		a.seen[e.path] = e.id
+		if e.outside != "" && !slices.Contains(a.Outside, e.outside) {
+			a.Outside = append(a.Outside, e.outside)
+		}
 	}
+	slices.Sort(a.Outside)
 	a.Digest = "sha256:" + hex.EncodeToString(manifest.Sum(nil))
 	return a, nil
 }
@@ -172,7 +180,17 @@ func list(root string) ([]entry, error) {
 		if !info.Mode().IsRegular() {
 			return fmt.Errorf("%s is not a regular file (%s)", rel, info.Mode().Type())
 		}
-		entries = append(entries, entry{rel: filepath.ToSlash(rel), path: path, id: Identity{Size: info.Size()}})
+		e := entry{rel: filepath.ToSlash(rel), path: path, id: Identity{Size: info.Size()}}
+		if d.Type()&fs.ModeSymlink != 0 {
+			target, err := filepath.EvalSymlinks(path)
+			if err != nil {
+				return err
+			}
+			if !strings.HasPrefix(target, resolved+string(filepath.Separator)) {
+				e.outside = filepath.Dir(target)
+			}
+		}
+		entries = append(entries, e)
 		return nil
 	})
 	if err == nil && len(entries) == 0 {

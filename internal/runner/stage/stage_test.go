@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -66,7 +67,7 @@ func TestDigest_Folder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "sha256:" + strings.TrimSpace(string(out)); a.Digest != want || a.Files != 4 || !a.IsDir {
+	if want := "sha256:" + strings.TrimSpace(string(out)); a.Digest != want || a.Files != 4 || !a.IsDir || !slices.Equal(a.Outside, []string{filepath.Dir(blob)}) {
 		t.Errorf("%+v, want %s", a, want)
 	}
 	link := filepath.Join(t.TempDir(), "link")

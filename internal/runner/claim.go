@@ -1,0 +1,196 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sbench/internal/batch"
+	"sbench/internal/lifecycle"
+	"sbench/internal/result"
+)
+
+// job is the allocation that this process runs in.
+type job struct {
+	id      int64 // raw: of the array's element
+	restart int
+	step    string
+	node    string
+	rank    int
+}
+
+func jobFromEnv(getenv func(string) string) (job, error) {
+	var j job
+	var err error
+	if j.id, err = strconv.ParseInt(getenv("SLURM_JOB_ID"), 10, 64); err != nil || j.id <= 0 {
+		return job{}, errors.New("not inside a Slurm job: SLURM_JOB_ID is not a job's id")
+	}
+	if s := getenv("SLURM_RESTART_COUNT"); s != "" {
+		if j.restart, err = strconv.Atoi(s); err != nil || j.restart < 0 {
+			return job{}, fmt.Errorf("SLURM_RESTART_COUNT %q is not a count", s)
+		}
+	}
+	if s := getenv("SLURM_PROCID"); s != "" {
+		if j.rank, err = strconv.Atoi(s); err != nil || j.rank < 0 {
+			return job{}, fmt.Errorf("SLURM_PROCID %q is not a rank", s)
+		}
+	}
+	if j.step = getenv("SLURM_STEP_ID"); j.step == "" {
+		j.step = getenv("SLURM_STEPID")
+	}
+	if j.node = getenv("SLURMD_NODENAME"); j.node == "" {
+		if j.node, err = os.Hostname(); err != nil {
+			return job{}, fmt.Errorf("name of this node: %w", err)
+		}
+	}
+	return j, nil
+}
+
+// A shared file system may show the frozen batch late to this node, or a part of
+// it. A whole file with another digest is no such case: it is not waited for long.
+const (
+	specMissing = time.Minute
+	specWrong   = 3 * time.Second
+)
+
+// maxSpec bounds the frozen batch: 100,000 runs of one batch are far below.
+const maxSpec = 256 << 20
+
+// readSpec reads the frozen batch and verifies its digest.
+func readSpec(ctx context.Context, p place) (*batch.Spec, error) {
+	path := filepath.Join(p.batch, batch.SpecFile)
+	began := time.Now()
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		spec, err := readSpecOnce(path, p.digest)
+		patience := specWrong
+		if errors.Is(err, os.ErrNotExist) {
+			patience = specMissing
+		}
+		if err == nil || ctx.Err() != nil || time.Since(began) > patience {
+			return spec, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+func readSpecOnce(path, digest string) (*batch.Spec, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read frozen batch: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxSpec))
+	if err != nil {
+		return nil, fmt.Errorf("read frozen batch: %w", err)
+	}
+	return batch.Decode(data, digest)
+}
+
+// claim is the file that says which job measures a task.
+type claim struct {
+	Cluster  string    `json:"cluster"`
+	JobIDRaw int64     `json:"job_id_raw"`
+	Node     string    `json:"node"`
+	At       time.Time `json:"at"`
+}
+
+func claimPath(dir string, task int) string {
+	return filepath.Join(dir, batch.ClaimsDir, "task-"+strconv.Itoa(task))
+}
+
+func claimMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	p, err := parsePlace("claim", args, false, stderr)
+	if err != nil {
+		fmt.Fprintf(stderr, "sbench-runner claim: %v\n", err)
+		return 2
+	}
+	fail := func(class lifecycle.ExitClass, err error) int {
+		fmt.Fprintf(stderr, "sbench-runner claim: %v\n", err)
+		return class.Code()
+	}
+	j, err := jobFromEnv(os.Getenv)
+	if err != nil {
+		return fail(lifecycle.ExitInternal, err)
+	}
+	spec, err := readSpec(ctx, p)
+	if err != nil {
+		return fail(lifecycle.ExitSpec, err)
+	}
+	task, ok := spec.Task(p.task)
+	if !ok {
+		return fail(lifecycle.ExitSpec, fmt.Errorf("the batch has no task %d", p.task))
+	}
+	owner, err := takeClaim(p.batch, p.task, claim{spec.Cluster, j.id, j.node, time.Now().UTC()})
+	if err != nil {
+		return fail(lifecycle.ExitInternal, err)
+	}
+	if owner.Cluster != spec.Cluster || owner.JobIDRaw != j.id {
+		fmt.Fprintf(stderr, "sbench-runner claim: task %d is measured by job %d of cluster %s\n", p.task, owner.JobIDRaw, owner.Cluster)
+		return 0
+	}
+	for _, run := range task.Runs {
+		if !isDone(spec.AttemptsDir, run.ID, j.id) {
+			fmt.Fprintln(stdout, run.ID, int64((run.TimeLimit+time.Second-1)/time.Second))
+		}
+	}
+	return 0
+}
+
+// takeClaim links the claim into place, which one of any number of jobs can do,
+// and returns the claim that is there.
+func takeClaim(dir string, task int, c claim) (claim, error) {
+	path := claimPath(dir, task)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return claim{}, fmt.Errorf("claim task %d: %w", task, err)
+	}
+	text, err := json.Marshal(c)
+	if err != nil {
+		return claim{}, err
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), ".claim-*")
+	if err != nil {
+		return claim{}, fmt.Errorf("claim task %d: %w", task, err)
+	}
+	defer os.Remove(temporary.Name())
+	_, err = temporary.Write(text)
+	if err = errors.Join(err, temporary.Chmod(0o644), temporary.Sync(), temporary.Close()); err != nil {
+		return claim{}, fmt.Errorf("claim task %d: %w", task, err)
+	}
+	linkErr := os.Link(temporary.Name(), path)
+	// Over NFS the answer to a link that worked may be lost: what counts is what
+	// the file says.
+	text, err = os.ReadFile(path)
+	if err != nil {
+		return claim{}, fmt.Errorf("claim task %d: %w", task, errors.Join(linkErr, err))
+	}
+	var owner claim
+	if err := json.Unmarshal(text, &owner); err != nil {
+		return claim{}, fmt.Errorf("claim task %d: read %s: %w", task, path, err)
+	}
+	return owner, nil
+}
+
+// isDone reports whether this job has sealed an attempt of the run that needs no
+// other. One that was cancelled does: preemption and requeue are its usual end.
+func isDone(attempts string, run, jobID int64) bool {
+	found, _ := filepath.Glob(filepath.Join(attempts, strconv.FormatInt(run, 10), strconv.FormatInt(jobID, 10)+"-r*"))
+	for _, dir := range found {
+		text, err := os.ReadFile(filepath.Join(dir, result.ManifestName))
+		var m result.Manifest
+		if err == nil && json.Unmarshal(text, &m) == nil && m.ExitClass != lifecycle.ExitCancelled {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,148 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"sbench/internal/lifecycle"
+	"sbench/internal/metrics"
+	"sbench/internal/result"
+	"sbench/internal/runner/audit"
+	"sbench/internal/runner/loadgen"
+	"sbench/internal/setting"
+)
+
+// measurement is what the load left behind.
+type measurement struct {
+	recording *loadgen.Recording
+	windows   []result.Window
+	findings  []string
+}
+
+// errEngineGone is the cause of the load's context when the engine ended.
+var errEngineGone = errors.New("the engine ended")
+
+// measure offers the planned load and computes the metrics of every window.
+func (a *attempt) measure(ctx context.Context) error {
+	config, err := a.loadConfig()
+	if err != nil {
+		return err
+	}
+	alive, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-a.engine.tree.Done():
+			cancel(errEngineGone)
+		case <-alive.Done():
+		}
+	}()
+	// A plan that does not end is a fault of ours: what is given here is far
+	// beyond the warm-up, the windows and the drain together.
+	const slack = 5 * time.Minute
+	loadCtx, stop := context.WithTimeoutCause(alive, time.Duration(a.plan.Length)+slack, errors.New("the load did not end in its time"))
+	defer stop()
+	sampler := a.startTelemetry()
+	recording, err := loadgen.Run(loadCtx, config, a.clock)
+	a.telemetry = sampler.stop()
+	cause := context.Cause(loadCtx)
+	cancel(nil)
+	<-watched
+	switch {
+	case errors.Is(cause, errEngineGone), a.engineEnded():
+		return a.died("warm-up or measurement")
+	case ctx.Err() != nil:
+		return fail(lifecycle.ExitCancelled, "", fmt.Errorf("stopped during the measurement: %w", ctx.Err()))
+	case err != nil:
+		return fail(lifecycle.ExitInternal, "load", fmt.Errorf("LOAD: %w", errors.Join(err, cause)))
+	}
+	m := &measurement{recording: recording}
+	slo := a.slo()
+	for _, w := range recording.Windows {
+		m.windows = append(m.windows, metrics.Compute(recording.Requests, w, slo))
+	}
+	a.measured = m
+	return nil
+}
+
+func (a *attempt) engineEnded() bool {
+	select {
+	case <-a.engine.tree.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func (a *attempt) loadConfig() (loadgen.Config, error) {
+	u, err := url.Parse(a.engine.ready.BaseURL)
+	if err != nil {
+		return loadgen.Config{}, fail(lifecycle.ExitInternal, "", err)
+	}
+	c := loadgen.Config{
+		Target: loadgen.Target{Network: "tcp", Address: u.Host, Host: u.Host, Base: u.Path},
+		Model:  a.engine.ready.Model, Request: a.setting.Workload.Request, Plan: a.plan,
+		MaxInFlight: a.setting.Workload.MaxConcurrency, StopWhenSaturated: len(a.setting.Workload.Ladder) > 0,
+	}
+	if own := a.clientCPUs(); own != nil {
+		// Cores of its own: the sender may spin on one of them.
+		c.Client.CPUs, c.Client.Spin = own, 200*time.Microsecond
+		c.Client.Readers = max(1, len(own)-1)
+	}
+	if a.setting.Engine.Kind == setting.EngineLlamaCpp {
+		c.Client.Preopen = -1 // an idle connection takes a thread of the server
+	}
+	return c, nil
+}
+
+// slo are the limits in seconds, as the metrics want them.
+func (a *attempt) slo() metrics.SLO {
+	if len(a.run.SLO) == 0 {
+		return nil
+	}
+	slo := metrics.SLO{}
+	for name, limit := range a.run.SLO {
+		slo[name] = limit.Seconds()
+	}
+	return slo
+}
+
+// judge audits the measurement and decides whether it is valid.
+func (a *attempt) judge() {
+	m := a.measured
+	a.checks = audit.Run(audit.Input{
+		Workload: a.setting.Workload, Recording: m.recording, Windows: m.windows, Others: a.checks, ErrorLimit: a.run.MaxErrorRate,
+	})
+	m.findings = audit.Findings(a.checks)
+	a.manifest.EnvVerified = a.verified && !anyRefuses(a.checks)
+	a.manifest.Valid = a.manifest.EnvVerified && audit.Valid(a.checks)
+	a.manifest.ExitClass = lifecycle.ExitMeasured
+	if a.manifest.Valid {
+		return
+	}
+	a.manifest.ExitClass = lifecycle.ExitInvalid
+	for _, c := range a.checks {
+		if c.Kind != result.CheckFinding && (c.Verdict == result.VerdictFail || c.Kind == result.CheckEnvironment && c.Verdict == result.VerdictUnknown) {
+			a.manifest.Reasons = append(a.manifest.Reasons, fmt.Sprintf("INVALID: %s: %s", c.Name, c.Reason))
+		}
+	}
+	if len(a.manifest.Reasons) == 0 {
+		a.manifest.Reasons = []string{"INVALID: the environment was not verified"}
+	}
+}
+
+// anyRefuses reports whether anything pinned was wrong or not read, before or
+// after.
+func anyRefuses(checks []result.Check) bool {
+	for _, c := range checks {
+		if c.Kind == result.CheckEnvironment && (c.Verdict == result.VerdictFail || c.Verdict == result.VerdictUnknown) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,309 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"sbench/internal/batch"
+	"sbench/internal/fingerprint"
+	"sbench/internal/lifecycle"
+	"sbench/internal/proc"
+	"sbench/internal/result"
+	"sbench/internal/runner/loadgen"
+	"sbench/internal/runner/stage"
+	"sbench/internal/seal"
+	"sbench/internal/setting"
+	"sbench/internal/version"
+	"sbench/internal/workload"
+)
+
+// failure ends a run early: it is how the attempt ended and what is said of it.
+type failure struct {
+	class     lifecycle.ExitClass
+	reasons   []string
+	signature string
+	cause     error
+}
+
+func (f *failure) Error() string { return f.reasons[0] }
+func (f *failure) Unwrap() error { return f.cause }
+
+func fail(class lifecycle.ExitClass, signature string, err error) *failure {
+	return &failure{class: class, reasons: []string{err.Error()}, signature: signature, cause: err}
+}
+
+// attempt is one run on one allocation, while it is under way.
+type attempt struct {
+	spec    *batch.Spec
+	task    batch.Task
+	run     batch.Run
+	setting setting.Setting
+	job     job
+	dirs    dirs
+
+	log        *slog.Logger
+	clock      loadgen.Clock
+	supervisor *proc.Supervisor
+	writer     *seal.Writer
+	manifest   result.Manifest
+
+	fingerprint fingerprint.Fingerprint
+	checks      []result.Check
+	verified    bool // everything pinned was read and equal, before
+	plan        *workload.Plan
+	artefacts   artefacts
+	engine      *running
+	telemetry   []result.Telemetry
+	measured    *measurement
+}
+
+// artefacts are the files that were hashed and must stay what they are.
+type artefacts struct {
+	image      stage.Image    // of kind sif
+	program    stage.Artefact // of kind host
+	checkpoint stage.Artefact
+	inputs     workload.Options
+}
+
+// dirs are this run's node-local folders.
+type dirs struct {
+	temp  string // removed at the end
+	cache string
+}
+
+// execute executes one run and returns how it ended. The order of the deferred
+// steps is the tear-down: engine, seal, scratch.
+func execute(ctx context.Context, p place, j job, stderr io.Writer) lifecycle.ExitClass {
+	stop := func(class lifecycle.ExitClass, err error) lifecycle.ExitClass {
+		fmt.Fprintf(stderr, "sbench-runner run: %v\n", err)
+		return class
+	}
+	spec, err := readSpec(ctx, p)
+	if err != nil {
+		return stop(lifecycle.ExitSpec, err)
+	}
+	task, ok := spec.Task(p.task)
+	if !ok {
+		return stop(lifecycle.ExitSpec, fmt.Errorf("the batch has no task %d", p.task))
+	}
+	run, ok := task.Run(p.run)
+	if !ok {
+		return stop(lifecycle.ExitSpec, fmt.Errorf("task %d has no run %d", p.task, p.run))
+	}
+	a := &attempt{spec: spec, task: task, run: run, setting: spec.Settings[run.SettingHash], job: j, clock: loadgen.NewClock()}
+	if j.rank > 0 {
+		// The leader refuses what it cannot measure; there is nothing to do here.
+		return lifecycle.ExitMeasured
+	}
+	if a.writer, err = seal.Create(batch.AttemptDir(spec.AttemptsDir, run.ID, j.id, j.restart)); err != nil {
+		if errors.Is(err, seal.ErrSealed) {
+			return stop(sealedAs(spec.AttemptsDir, run.ID, j), err)
+		}
+		return stop(lifecycle.ExitInternal, err)
+	}
+	a.manifest = result.Manifest{Attempt: a.identity(), Runner: version.String(), Reasons: []string{}, Checks: []result.Check{}}
+	closeLog := a.openLog(stderr)
+	err = a.perform(ctx)
+	a.conclude(ctx, err)
+	return a.seal(closeLog)
+}
+
+func sealedAs(attempts string, run int64, j job) lifecycle.ExitClass {
+	m, err := seal.Verify(batch.AttemptDir(attempts, run, j.id, j.restart), seal.DefaultLimits())
+	if err != nil || !m.ExitClass.Known() {
+		return lifecycle.ExitInternal
+	}
+	return m.ExitClass
+}
+
+func (a *attempt) identity() result.Attempt {
+	return result.Attempt{
+		RunID: a.run.ID, Sweep: a.run.Sweep, SettingHash: a.run.SettingHash, SeriesHash: a.run.SeriesHash, Repeat: a.run.Repeat,
+		Token: a.spec.Token, TaskIndex: a.task.Index, Site: a.spec.Site, Cluster: a.spec.Cluster,
+		JobIDRaw: a.job.id, RestartCount: a.job.restart, StepID: a.job.step, Nodes: []string{a.job.node},
+		HardwareClass: a.spec.HardwareClass, StartedAt: a.clock.Wall().UTC(),
+	}
+}
+
+// openLog logs to the attempt's own file and to the step's output.
+func (a *attempt) openLog(stderr io.Writer) (closeLog func() error) {
+	out, closeLog := stderr, func() error { return nil }
+	if f, err := os.OpenFile(a.writer.Path(result.RunnerLog), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err == nil {
+		out, closeLog = io.MultiWriter(stderr, f), f.Close
+	}
+	a.log = slog.New(slog.NewTextHandler(out, nil)).With("run", a.run.ID)
+	return closeLog
+}
+
+// perform does everything up to the measurement's last number. Whatever way it
+// returns, no process is left.
+func (a *attempt) perform(ctx context.Context) (err error) {
+	if a.supervisor, err = proc.New(); err != nil {
+		return fail(lifecycle.ExitInternal, "", err)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			a.log.Error("panic", "value", p, "stack", string(debug.Stack()))
+			err = fail(lifecycle.ExitInternal, "panic", fmt.Errorf("panic: %v", p))
+		}
+		if stopErr := a.tearDown(); stopErr != nil {
+			a.log.Error("tear-down", "error", stopErr)
+			a.checks = append(a.checks, result.Check{
+				Name: "tear_down", Kind: result.CheckHarness, Verdict: result.VerdictFail, Reason: stopErr.Error(),
+			})
+		}
+	}()
+	if err := a.prepare(); err != nil {
+		return err
+	}
+	steps := []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"verify", a.verify},
+		{"start", a.start},
+		{"identify", a.identify},
+		{"measure", a.measure},
+		// A signal that comes now finds the measurement complete.
+		{"verify again", func(ctx context.Context) error { return a.verifyAgain(context.WithoutCancel(ctx)) }},
+	}
+	for _, s := range steps {
+		began := time.Now()
+		if err := s.do(ctx); err != nil {
+			return err
+		}
+		a.log.Info(s.name, "seconds", time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// prepare checks the setting and plans the load before anything is touched.
+func (a *attempt) prepare() error {
+	if a.spec.UID != os.Getuid() {
+		return fail(lifecycle.ExitSpec, "", fmt.Errorf("the batch is of user %d, this is user %d", a.spec.UID, os.Getuid()))
+	}
+	if n := a.setting.Hardware.Nodes; n > 1 {
+		return fail(lifecycle.ExitSpec, "gang", fmt.Errorf("hardware.nodes is %d: this runner measures engines of one node", n))
+	}
+	for what, path := range map[string]string{
+		"image.path": a.setting.Image.Path, "model.checkpoint.path": a.setting.Model.Checkpoint.Path,
+		"workload.arrival.trace_path": a.setting.Workload.Arrival.TracePath, "workload.prompts.file_path": a.setting.Workload.Prompts.FilePath,
+	} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fail(lifecycle.ExitSpec, "path", fmt.Errorf("%s %q is not absolute in the frozen batch", what, path))
+		}
+	}
+	scratch := a.spec.Node.TempDir
+	if scratch == "" {
+		scratch = os.TempDir()
+	}
+	temp, err := os.MkdirTemp(scratch, fmt.Sprintf("sbench-run-%d-", a.run.ID))
+	if err != nil {
+		return fail(lifecycle.ExitStaging, "", fmt.Errorf("make scratch: %w", err))
+	}
+	a.dirs = dirs{temp: temp, cache: a.spec.CacheDir}
+	if a.dirs.cache == "" {
+		a.dirs.cache = filepath.Join(scratch, fmt.Sprintf("sbench-cache-%d", os.Getuid()))
+	}
+	return nil
+}
+
+// tearDown leaves no process and no file of this run on the node.
+func (a *attempt) tearDown() error {
+	var errs []error
+	if a.engine != nil {
+		errs = append(errs, a.engine.tree.Stop(a.stopGrace()))
+	}
+	errs = append(errs, a.supervisor.Close())
+	if a.dirs.temp != "" {
+		errs = append(errs, os.RemoveAll(a.dirs.temp))
+	}
+	return errors.Join(errs...)
+}
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}
+
+func (a *attempt) stopGrace() time.Duration {
+	return orDefault(a.spec.Node.Deadlines.Stop, 10*time.Second)
+}
+
+// conclude turns how perform ended into the manifest.
+func (a *attempt) conclude(ctx context.Context, err error) {
+	m := &a.manifest
+	defer func() {
+		if p := recover(); p != nil {
+			a.log.Error("panic", "value", p, "stack", string(debug.Stack()))
+			m.ExitClass, m.Valid, m.EnvVerified, m.Signature = lifecycle.ExitInternal, false, false, "panic"
+			m.Reasons = []string{fmt.Sprintf("panic: %v", p)}
+			a.measured = nil
+		}
+	}()
+	var f *failure
+	switch {
+	case errors.As(err, &f):
+		m.ExitClass, m.Reasons, m.Signature = f.class, f.reasons, f.signature
+	case err != nil:
+		m.ExitClass, m.Reasons = lifecycle.ExitInternal, []string{err.Error()}
+	}
+	// A signal explains whatever else went wrong after it, except what was found
+	// out before: a drift stays a drift.
+	drifted := m.ExitClass == lifecycle.ExitDriftArtefact || m.ExitClass == lifecycle.ExitDriftNode
+	if ctx.Err() != nil && err != nil && !drifted {
+		m.ExitClass, m.Signature = lifecycle.ExitCancelled, ""
+		m.Reasons = append([]string{"CANCELLED: told to stop"}, m.Reasons...)
+	}
+	if err == nil {
+		a.judge()
+	}
+	m.Checks = append(m.Checks, a.checks...)
+	for _, r := range m.Reasons {
+		a.log.Error(r)
+	}
+}
+
+// seal writes and seals what there is. If the disk takes less than everything,
+// the numbers are given up first, and the attempt says so.
+func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
+	m := &a.manifest
+	m.Attempt.EndedAt = time.Now().UTC()
+	if a.measured != nil {
+		if err := a.writeFiles(); err != nil {
+			a.log.Error("write results", "error", err)
+			for _, name := range []string{result.ResultFile, result.WindowFile, result.RequestsFile, result.TelemetryFile} {
+				_ = a.writer.Drop(name)
+			}
+			m.ExitClass, m.Valid, m.EnvVerified, m.Signature = lifecycle.ExitInternal, false, false, ""
+			m.Reasons = append([]string{"the results could not be written: " + err.Error()}, m.Reasons...)
+		}
+	}
+	a.log.Info("end", "class", string(m.ExitClass), "valid", m.Valid)
+	_ = closeLog()
+	for _, name := range []string{result.EngineLog, result.RunnerLog} {
+		if info, err := os.Lstat(a.writer.Path(name)); err == nil && info.Mode().IsRegular() {
+			_ = a.writer.Adopt(name)
+		}
+	}
+	_, err := a.writer.Seal(*m)
+	if err != nil && !errors.Is(err, seal.ErrSealed) {
+		// Without the logs there may be room for the manifest.
+		_ = errors.Join(a.writer.Drop(result.EngineLog), a.writer.Drop(result.RunnerLog))
+		_, err = a.writer.Seal(*m)
+	}
+	if err != nil {
+		a.log.Error("seal", "error", errors.Join(err, a.writer.Abort()))
+		return lifecycle.ExitInternal
+	}
+	return m.ExitClass
+}

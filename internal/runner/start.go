@@ -1,0 +1,281 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sbench/internal/batch"
+	"sbench/internal/fingerprint"
+	"sbench/internal/lifecycle"
+	"sbench/internal/proc"
+	"sbench/internal/result"
+	"sbench/internal/runner/engine"
+	"sbench/internal/runner/preflight"
+	"sbench/internal/setting"
+)
+
+// running is a started engine.
+type running struct {
+	adapter engine.Engine
+	tree    *proc.Tree
+	ready   engine.Ready
+}
+
+// engineLogBytes bounds the engine's log in an attempt.
+const engineLogBytes = 16 << 20
+
+const loopback = "127.0.0.1"
+
+// start starts the engine and waits until it has generated a token.
+func (a *attempt) start(ctx context.Context) error {
+	adapter, err := engine.New(a.setting.Engine.Kind)
+	if err != nil {
+		return fail(lifecycle.ExitSpec, "engine kind", err)
+	}
+	if err := a.findContainer(ctx); err != nil {
+		return err
+	}
+	a.fingerprint.Engine.Kind = string(a.setting.Engine.Kind)
+	a.fingerprint.Nodes[0].Env = preflight.RelevantEnv(a.engineEnv())
+	if argv := adapter.Probe(a.params(0)); argv != nil && a.setting.Image.Kind == setting.ImageSIF {
+		if err := a.probe(ctx, argv); err != nil {
+			return err
+		}
+	}
+	a.splitCPUs()
+	ctx, cancel := context.WithTimeout(ctx, orDefault(a.spec.Node.Deadlines.EngineStart, 20*time.Minute))
+	defer cancel()
+	err = a.startOnce(ctx, adapter)
+	if errors.Is(err, engine.ErrForeign) {
+		// Somebody was faster to take the free port. Once more, with another one.
+		a.log.Warn("the engine's port was taken by another process", "error", err)
+		err = errors.Join(a.engine.tree.Stop(a.stopGrace()), os.Remove(a.writer.Path(result.EngineLog)))
+		if err == nil {
+			err = a.startOnce(ctx, adapter)
+		}
+	}
+	var f *failure
+	if err != nil && !errors.As(err, &f) {
+		return a.startFailure(err)
+	}
+	return err
+}
+
+func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
+	port, err := engine.FreePort()
+	if err != nil {
+		return fail(lifecycle.ExitInternal, "", err)
+	}
+	argv, err := adapter.Argv(a.params(port))
+	if err != nil {
+		return fail(lifecycle.ExitSpec, "engine argv", err)
+	}
+	a.fingerprint.Engine.Argv = argv
+	spec, err := a.command(argv)
+	if err != nil {
+		return err
+	}
+	spec.Log, spec.LogLimit = a.writer.Path(result.EngineLog), engineLogBytes
+	spec.Orphans = true
+	a.log.Info("start engine", "argv", strings.Join(spec.Argv, " "))
+	tree, err := a.supervisor.Start(spec)
+	if err != nil {
+		return fail(lifecycle.ExitEngineStart, "not started", fmt.Errorf("ENGINE_START: %w", err))
+	}
+	a.engine = &running{adapter: adapter, tree: tree}
+	a.engine.ready, err = engine.WaitReady(ctx, engine.Running{
+		Host: loopback, Port: port, Endpoint: a.setting.Workload.Request.Endpoint, Model: a.setting.Model.Name,
+		Done: tree.Done(), Owns: tree.OwnsPort,
+	})
+	return err
+}
+
+// startFailure says why the engine did not become ready.
+func (a *attempt) startFailure(err error) error {
+	how := "not ready in time"
+	if errors.Is(err, engine.ErrEnded) {
+		how = a.engine.tree.Exit().String()
+		err = fmt.Errorf("%w (%s)", err, how)
+	}
+	f := engine.ReadFailure(a.logTail(), how)
+	reasons := []string{fmt.Sprintf("ENGINE_START: %v", err)}
+	if f.Line != "" {
+		reasons[0] += ": " + f.Line
+	}
+	return &failure{class: lifecycle.ExitEngineStart, reasons: append(reasons, a.tailLines()...), signature: "start " + f.Signature, cause: err}
+}
+
+// died says why the engine ended by itself.
+func (a *attempt) died(phase string) error {
+	how := a.engine.tree.Exit().String()
+	f := engine.ReadFailure(a.logTail(), how)
+	reason := fmt.Sprintf("ENGINE_DIED: during %s (%s)", phase, how)
+	if f.Line != "" {
+		reason += ": " + f.Line
+	}
+	return &failure{class: lifecycle.ExitEngineDied, reasons: append([]string{reason}, a.tailLines()...), signature: "died " + f.Signature}
+}
+
+// logTail is the end of the engine's log. An engine that ended may have written
+// lines that are still on their way.
+func (a *attempt) logTail() string {
+	select {
+	case <-a.engine.tree.Done():
+		if err := a.engine.tree.Stop(a.stopGrace()); err != nil {
+			a.log.Warn("clean up after the engine", "error", err)
+		}
+	default:
+	}
+	return a.engine.tree.Tail(16 << 10)
+}
+
+// tailLines are the last lines of the engine's log, for people.
+func (a *attempt) tailLines() []string {
+	lines := strings.Split(strings.TrimSpace(a.engine.tree.Tail(4<<10)), "\n")
+	lines = lines[max(0, len(lines)-10):]
+	for i, line := range lines {
+		lines[i] = "engine: " + strings.ToValidUTF8(strings.Map(printable, line), "\uFFFD")
+	}
+	return lines
+}
+
+func printable(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return ' '
+	}
+	return r
+}
+
+// findContainer looks for the program that runs images.
+func (a *attempt) findContainer(ctx context.Context) error {
+	if a.setting.Image.Kind != setting.ImageSIF {
+		return nil
+	}
+	program, err := engine.FindContainerProgram(a.spec.Node.Apptainer)
+	if err != nil {
+		return fail(lifecycle.ExitDriftNode, "no container program", fmt.Errorf("ENV_DRIFT: a container program expected: %w", err))
+	}
+	a.fingerprint.Container = fingerprint.Container{Program: program}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, _, exit, err := a.supervisor.Output(ctx, proc.Spec{Argv: []string{program, "--version"}, Env: a.hostEnv()}, 4<<10)
+	if err == nil && exit.Code == 0 {
+		a.fingerprint.Container.Version = strings.TrimSpace(string(out))
+	}
+	return nil
+}
+
+// params are what the adapter makes a command line of.
+func (a *attempt) params(port int) engine.Params {
+	p := engine.Params{Setting: a.setting, Host: loopback, Port: port, Model: a.setting.Model.Checkpoint.Path}
+	if a.setting.Image.Kind == setting.ImageHost {
+		p.Program = a.artefacts.program.Path
+		return p
+	}
+	if p.Model != "" {
+		p.Model = a.modelBind().Target
+	}
+	return p
+}
+
+// modelBind is where the checkpoint appears in the container: at a fixed place,
+// so that its path on the node cannot matter, unless links of it end elsewhere.
+func (a *attempt) modelBind() batch.Bind {
+	x := a.artefacts.checkpoint
+	b := batch.Bind{Source: x.Path, Target: "/sbench/model", ReadOnly: true}
+	switch {
+	case len(x.Outside) > 0:
+		b.Target = x.Path
+	case !x.IsDir:
+		b.Target = "/sbench/" + filepath.Base(x.Path)
+	}
+	return b
+}
+
+// command is how argv is run where the engine runs: in the image, or on the host.
+func (a *attempt) command(argv []string) (proc.Spec, error) {
+	env := a.engineEnv()
+	spec := proc.Spec{Dir: a.dirs.temp, CPUs: a.engineCPUs()}
+	if a.setting.Image.Kind == setting.ImageHost {
+		spec.Argv = argv
+		for _, k := range slices.Sorted(maps.Keys(env)) {
+			spec.Env = append(spec.Env, k+"="+env[k])
+		}
+		return spec, nil
+	}
+	tmp := filepath.Join(a.dirs.temp, "tmp")
+	if err := os.MkdirAll(tmp, 0o700); err != nil {
+		return spec, fail(lifecycle.ExitStaging, "", fmt.Errorf("make scratch: %w", err))
+	}
+	c := engine.Container{
+		Program: a.fingerprint.Container.Program, Args: a.spec.Node.ContainerArgs, Image: a.artefacts.image.Path, Env: env,
+		NVIDIA: a.hasNVIDIA(), Binds: []batch.Bind{{Source: tmp, Target: "/tmp"}},
+	}
+	if a.artefacts.checkpoint.Path != "" {
+		c.Binds = append(c.Binds, a.modelBind())
+		for _, dir := range a.artefacts.checkpoint.Outside {
+			c.Binds = append(c.Binds, batch.Bind{Source: dir, ReadOnly: true})
+		}
+	}
+	if c.NVIDIA {
+		for _, device := range []string{"/dev/shm", "/dev/infiniband"} {
+			if _, err := os.Stat(device); err == nil {
+				c.Binds = append(c.Binds, batch.Bind{Source: device})
+			}
+		}
+	}
+	c.Binds = append(c.Binds, a.spec.Node.Binds...)
+	var err error
+	if spec.Argv, err = c.Argv(argv); err != nil {
+		return spec, fail(lifecycle.ExitSpec, "container argv", err)
+	}
+	spec.Env = append(a.hostEnv(), c.Environ()...)
+	return spec, nil
+}
+
+// hasNVIDIA reports whether the engine gets the node's NVIDIA devices.
+func (a *attempt) hasNVIDIA() bool {
+	return a.spec.HardwareClass != emulated && !strings.HasPrefix(a.setting.Hardware.GPU, "cpu-")
+}
+
+// devices are the variables by which Slurm says which devices are ours.
+func devices() []string {
+	return []string{"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"}
+}
+
+// engineEnv is the whole environment of the engine: nothing of the job's leaks
+// but what the site passes on and what names the devices.
+func (a *attempt) engineEnv() map[string]string {
+	env := map[string]string{"LANG": "C.UTF-8", "TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache"}
+	if a.setting.Image.Kind == setting.ImageHost {
+		env = map[string]string{
+			"LANG": "C.UTF-8", "PATH": os.Getenv("PATH"), "HOME": a.dirs.temp, "TMPDIR": a.dirs.temp,
+		}
+	}
+	for _, name := range append(devices(), a.spec.Node.PassEnv...) {
+		if value, ok := os.LookupEnv(name); ok {
+			env[name] = value
+		}
+	}
+	maps.Copy(env, a.spec.Node.Env)
+	maps.Copy(env, a.setting.Engine.Env)
+	return env
+}
+
+// hostEnv is the environment of the container program itself.
+func (a *attempt) hostEnv() []string {
+	env := []string{"LANG=C.UTF-8", "TMPDIR=" + a.dirs.temp, "APPTAINER_TMPDIR=" + a.dirs.temp, "SINGULARITY_TMPDIR=" + a.dirs.temp}
+	for _, name := range []string{"PATH", "HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
