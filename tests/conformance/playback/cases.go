@@ -112,7 +112,7 @@ func addShapes(add adder, ok result.Outcome) {
 		Case{Planned: 2, Outcome: ok, Texts: 2, Output: 2})
 	add("reasoning, then an answer", streamHead+chunked(delta(`"reasoning_content":"hm"`), delta(`"content":"a"`), finish, usage(5, 2), done), KeepOpen,
 		Case{Planned: 2, Outcome: ok, Text: "a", Texts: 2, Output: 2})
-	add("tool call", streamHead+chunked(delta(`"tool_calls":[{"index":0,"function":{"name":"f","arguments":""}}]`), delta(`"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]`), finish, usage(5, 2), done), KeepOpen,
+	add("tool call", streamHead+chunked(delta(`"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"arguments":""}}]`), delta(`"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]`), finish, usage(5, 2), done), KeepOpen,
 		Case{Planned: 2, Outcome: ok, Text: "{}", Texts: 1, Output: 2})
 	add("refusal", streamHead+chunked(delta(`"refusal":"no"`), finish, usage(5, 1), done), KeepOpen,
 		Case{Planned: 1, Outcome: ok, Text: "no", Texts: 1, Output: 1})

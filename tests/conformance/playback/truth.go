@@ -445,3 +445,33 @@ func (t Truth) Times(s Script) Times {
 	}
 	return out
 }
+
+// ReadEvents reads the body of an event stream alone; offsets are in it.
+func ReadEvents(body []byte) Truth {
+	where := make([]int, len(body))
+	for i := range where {
+		where[i] = i
+	}
+	t := Truth{Status: 200, Stream: true, Complete: true}
+	t.events(body, where)
+	return t
+}
+
+// Complete says whether the event was ended by its blank line.
+func (e Event) Complete() bool { return e.complete }
+
+// Body is an answer's body without its framing.
+func Body(answer []byte) []byte {
+	head, found := headLength(answer)
+	if !found {
+		return nil
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(string(answer[:head])) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			fields[strings.ToLower(name)] = strings.TrimSpace(value)
+		}
+	}
+	body, _, _, _ := deframe(answer[head:], fields)
+	return body
+}
