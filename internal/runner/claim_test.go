@@ -1,0 +1,175 @@
+package runner
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sbench/internal/batch"
+	"sbench/internal/lifecycle"
+	"sbench/internal/result"
+	"sbench/internal/seal"
+	"sbench/internal/setting"
+)
+
+// claimAs runs `claim` as a job and returns what it prints.
+func (b *bench) claimAs(job int, restart string) (string, error) {
+	cmd := b.command("claim")
+	cmd.Env = append(cmd.Env, fmt.Sprintf("SLURM_JOB_ID=%d", job), "SLURM_RESTART_COUNT="+restart)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, stderr.String())
+	}
+	return string(out), err
+}
+
+func (b *bench) sealAs(run, job int64, restart int, class lifecycle.ExitClass) {
+	b.t.Helper()
+	w, err := seal.Create(seal.Dir(b.attempts, run, job, restart))
+	if err == nil {
+		_, err = w.Seal(result.Manifest{Attempt: result.Attempt{RunID: run, JobIDRaw: job, RestartCount: restart}, ExitClass: class})
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func twoRuns(s *batch.Spec, _ *setting.Setting) {
+	s.Tasks[0].Runs = append(s.Tasks[0].Runs, batch.Run{ID: 8, SettingHash: "i", TimeLimit: time.Minute})
+}
+
+func newTwoRuns(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t, nil)
+	twoRuns(b.spec, nil)
+	b.spec.Settings["i"] = b.spec.Settings["h"]
+	b.freeze()
+	return b
+}
+
+func TestClaim(t *testing.T) {
+	b := newTwoRuns(t)
+	for range 2 { // the same job again, as after a controller that forgot it
+		if out, err := b.claimAs(4711, ""); err != nil || out != "7 91\n8 60\n" {
+			t.Fatalf("%q, %v", out, err)
+		}
+	}
+	if out, err := b.claimAs(4712, ""); err != nil || out != "" {
+		t.Errorf("another job: %q, %v", out, err)
+	}
+	// A requeue of the same job skips what it has sealed, but not what was cut off.
+	b.sealAs(7, 4711, 0, lifecycle.ExitMeasured)
+	b.sealAs(8, 4711, 0, lifecycle.ExitCancelled)
+	if out, err := b.claimAs(4711, "1"); err != nil || out != "8 60\n" {
+		t.Errorf("requeued: %q, %v", out, err)
+	}
+	// What another job sealed is no reason to skip.
+	b.sealAs(8, 99, 0, lifecycle.ExitMeasured)
+	if out, err := b.claimAs(4711, "1"); err != nil || out != "8 60\n" {
+		t.Errorf("sealed by another job: %q, %v", out, err)
+	}
+	b.sealAs(8, 4711, 1, lifecycle.ExitDriftNode)
+	if out, err := b.claimAs(4711, "2"); err != nil || out != "" {
+		t.Errorf("all sealed: %q, %v", out, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(b.dir, batch.ClaimsDir, ".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	// The daemon re-opens a task by taking the claim away.
+	if err := os.Remove(claimPath(b.dir, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := b.claimAs(4712, ""); err != nil || out != "7 91\n8 60\n" {
+		t.Errorf("after the task was re-opened: %q, %v", out, err)
+	}
+}
+
+// TestClaim_OneOfMany lets jobs race for a task.
+func TestClaim_OneOfMany(t *testing.T) {
+	b := newTwoRuns(t)
+	outs := make([]string, 12)
+	var wg sync.WaitGroup
+	for i := range outs {
+		wg.Go(func() {
+			out, err := b.claimAs(100+i, "")
+			if err != nil {
+				t.Error(err)
+			}
+			outs[i] = out
+		})
+	}
+	wg.Wait()
+	winners := 0
+	for _, out := range outs {
+		if out != "" {
+			winners++
+		}
+	}
+	if winners != 1 {
+		t.Errorf("%d jobs have the claim", winners)
+	}
+}
+
+func TestClaim_Damaged(t *testing.T) {
+	b := newBench(t, nil)
+	if err := os.MkdirAll(filepath.Join(b.dir, batch.ClaimsDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(claimPath(b.dir, 0), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := b.claimAs(4711, ""); exitCode(err) != 0 && out != "" {
+		t.Errorf("%q, %v", out, err)
+	} else if err == nil {
+		t.Error("a damaged claim was taken for one")
+	}
+}
+
+func TestMain_Usage(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, 2, "usage: sbench-runner"},
+		{[]string{"version"}, 0, "sbench-runner "},
+		{[]string{"help"}, 0, "13  the engine did not become ready"},
+		{[]string{"dance"}, 2, `unknown command "dance"`},
+		{[]string{"run"}, 2, "are needed"},
+		{[]string{"run", "--batch", "x", "--digest", "y", "--task", "0"}, 2, "are needed"},
+		{[]string{"claim", "--task", "x"}, 2, "invalid value"},
+		{[]string{"claim", "--batch", "x", "--digest", "y", "--task", "0", "extra"}, 2, `unexpected argument "extra"`},
+	} {
+		cmd := exec.Command(program, tt.args...)
+		cmd.Env = []string{roleEnv + "=runner"}
+		out, err := cmd.CombinedOutput()
+		if code := max(0, exitCode(err)); code != tt.code || !strings.Contains(string(out), tt.want) {
+			t.Errorf("%q: exit status %d, want %d and %q:\n%s", tt.args, code, tt.code, tt.want, out)
+		}
+	}
+}
+
+func TestClaimFile(t *testing.T) {
+	b := newBench(t, nil)
+	if _, err := b.claimAs(4711, ""); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(claimPath(b.dir, 0))
+	var c claim
+	if err != nil || json.Unmarshal(text, &c) != nil || c.JobIDRaw != 4711 || c.Cluster != "lab" || c.Node != "n1" || c.At.IsZero() {
+		t.Errorf("%s %v", text, err)
+	}
+}
