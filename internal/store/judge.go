@@ -26,7 +26,8 @@ type Judged struct {
 
 const (
 	sqlLockJudged = `
-select id, sweep_id, batch_token, task_index, budget_attempts, budget_free, forgiven_attempt, cancel_requested_at, state, charged, avoid_nodes
+select id, sweep_id, batch_token, task_index, budget_attempts, budget_free, forgiven_attempt, cancel_requested_at, state, charged, avoid_nodes,
+       coalesce((select t.state <> 'ended' from task t where t.token = run.batch_token and t.task_index = run.task_index), false) as task_open
   from run where id = any($1) order by id for update`
 	sqlJudgedAttempts = `
 select a.id, a.run_id, a.exit_class, a.signature, a.valid, a.nodes, coalesce(a.reasons[1], '') as reason, coalesce(c.cause, '') as cause
@@ -60,6 +61,7 @@ type judgedRun struct {
 	State             lifecycle.RunState
 	Charged           int
 	AvoidNodes        []string
+	TaskOpen          bool // Slurm has or may have its task, and may run it again
 }
 
 type judgedAttempt struct {
@@ -74,7 +76,9 @@ type judgedAttempt struct {
 
 // Judge lets lifecycle.Judge decide about runs of which an attempt has ended,
 // and moves them there where the actor may. A run that is under way elsewhere by
-// now only moves to complete. It returns one row per run that exists.
+// now only moves to complete. One whose task has not ended may only die besides:
+// a requeued task runs it again, and why an attempt was cut short is known only
+// when its allocation has ended. It returns one row per run that exists.
 func (tx *Tx) Judge(ctx context.Context, ended []Ended, by lifecycle.Actor, evidence any) ([]Judged, error) {
 	if len(ended) == 0 {
 		return nil, nil
@@ -123,9 +127,10 @@ func (r judgedRun) judge(attempts []judgedAttempt, ended []Ended, by lifecycle.A
 	here := slices.ContainsFunc(ended, func(e Ended) bool {
 		return r.BatchToken != nil && *r.BatchToken == e.Token && r.TaskIndex != nil && *r.TaskIndex == e.TaskIndex
 	})
-	elsewhere := r.State.Active() && !here
-	if elsewhere && j.Verdict.State != lifecycle.RunComplete {
-		return j
+	if r.State.Active() && j.Verdict.State != lifecycle.RunComplete {
+		if !here || r.TaskOpen && j.Verdict.State != lifecycle.RunDead {
+			return j
+		}
 	}
 	if lifecycle.MayTransition(by, r.State, j.Verdict.State) {
 		j.To = j.Verdict.State

@@ -12,8 +12,21 @@ import (
 	"sbench/internal/store"
 )
 
-// judge stores attempts and lets the collector judge their runs.
+// judge stores attempts of tasks that have ended and lets their runs be judged.
 func judge(t testing.TB, s *store.Store, by lifecycle.Actor, attempts ...store.NewAttempt) {
+	t.Helper()
+	endTasks(t, s)
+	judgeOpen(t, s, by, attempts...)
+}
+
+// endTasks ends all tasks, as the tracker does.
+func endTasks(t testing.TB, s *store.Store) {
+	t.Helper()
+	execute(t, s, `update task set state = 'ended', actor = 'track', changed_at = now() where state <> 'ended'`)
+}
+
+// judgeOpen is judge for tasks that Slurm still has.
+func judgeOpen(t testing.TB, s *store.Store, by lifecycle.Actor, attempts ...store.NewAttempt) {
 	t.Helper()
 	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 		if _, err := tx.InsertAttempts(ctx, attempts); err != nil {
@@ -149,4 +162,27 @@ func TestJudge_OrderDoesNotMatter(t *testing.T) {
 			rt.Fatalf("%v: %s in order, %s in order %v", class, a, b, again)
 		}
 	})
+}
+
+// TestJudge_OpenTask: while Slurm has the task, only what is certain is decided.
+func TestJudge_OpenTask(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	_, runs := create(t, s, sweepOf("", 4))
+	submit(t, s, batchToken, runs)
+	judgeOpen(t, s, lifecycle.ActorCollect,
+		attempt(runs[0], 7, lifecycle.ExitMeasured, true), attempt(runs[1], 7, lifecycle.ExitDriftArtefact, false),
+		attempt(runs[2], 7, lifecycle.ExitCancelled, false), attempt(runs[3], 7, lifecycle.ExitEngineDied, false))
+	for i, want := range []lifecycle.RunState{lifecycle.RunComplete, lifecycle.RunDead, lifecycle.RunSubmitted, lifecycle.RunSubmitted} {
+		if got := stateOf(t, s, runs[i]); got != want {
+			t.Errorf("run %d is %s, want %s", i, got, want)
+		}
+	}
+	// When it has ended, the rest is decided from the same attempts.
+	judge(t, s, lifecycle.ActorTrack, attempt(runs[2], 7, lifecycle.ExitCancelled, false), attempt(runs[3], 7, lifecycle.ExitEngineDied, false))
+	for _, i := range []int{2, 3} {
+		if got := stateOf(t, s, runs[i]); got != lifecycle.RunPending {
+			t.Errorf("run %d is %s", i, got)
+		}
+	}
 }
