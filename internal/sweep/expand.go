@@ -332,11 +332,11 @@ func (e *expander) report(f setting.Fault, o origin) {
 			}
 		}
 	}
-	message := f.Message
 	if e.overridden(f.Keys) {
-		message += " (the command line sets it)"
+		e.faults.Errorf(diag.Pos{}, f.Hint, "%s (the command line sets it)", f.Message)
+		return
 	}
-	e.faults.Errorf(e.place(f.Keys, o), f.Hint, "%s", message)
+	e.faults.Errorf(e.place(f.Keys, o), f.Hint, "%s", f.Message)
 }
 
 // overridden reports whether the command line gives one of the axes its value.
