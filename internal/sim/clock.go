@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,4 +50,27 @@ func (c clock) sleepUntil(t int64, spin time.Duration) {
 	}
 	for c.now() < t {
 	}
+}
+
+// histogram counts times by powers of two.
+type histogram struct {
+	counts [64]int64
+	total  int64
+}
+
+func (h *histogram) add(ns int64) {
+	h.counts[bits.Len64(uint64(max(ns, 0)))%64]++
+	h.total++
+}
+
+// quantile is an upper bound of the percentile, 0 where there is none.
+func (h *histogram) quantile(percent int64) int64 {
+	seen := int64(0)
+	for i, n := range h.counts {
+		seen += n
+		if n > 0 && seen*100 >= h.total*percent {
+			return 1<<i - 1
+		}
+	}
+	return 0
 }

@@ -35,6 +35,7 @@ type engine struct {
 	death <-chan time.Time // nil: none is due
 
 	scratch []byte // of the write in progress
+	late    histogram
 }
 
 // state is what /metrics shows of the last step.
@@ -140,6 +141,7 @@ func (e *engine) run(ctx context.Context) error {
 		if err := e.sleep(ctx, end); err != nil {
 			return err
 		}
+		e.late.add(e.clock.now() - end)
 		e.scheduler.complete(e.emit)
 		previous = end
 		if len(e.scheduler.running) == 0 && len(e.scheduler.waiting) == 0 {

@@ -63,6 +63,10 @@ type stopRecord struct {
 	Finished int64  `json:"finished"`
 	Steps    int64  `json:"steps"`
 	Overruns int64  `json:"overruns"` // steps that began late because writing took longer than a step
+	// How late steps ended: upper bounds within a factor of two. It is 0 without a step.
+	LateP50 int64 `json:"late_p50_ns"`
+	LateP99 int64 `json:"late_p99_ns"`
+	LateMax int64 `json:"late_max_ns"`
 }
 
 func openJournal(path string) (*journal, error) {

@@ -99,7 +99,10 @@ func Run(ctx context.Context, c Config, listening func(address string)) (err err
 	e.abandon()
 	s.wait.Wait()
 	if e.journal != nil {
-		e.journal.add(stopRecord{"stop", clock.now(), e.state.finished, e.scheduler.tally.steps, e.state.overruns})
+		e.journal.add(stopRecord{
+			Kind: "stop", At: clock.now(), Finished: e.state.finished, Steps: e.scheduler.tally.steps, Overruns: e.state.overruns,
+			LateP50: e.late.quantile(50), LateP99: e.late.quantile(99), LateMax: e.late.quantile(100),
+		})
 		err = errors.Join(err, e.journal.close())
 	}
 	return err
