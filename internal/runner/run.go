@@ -16,6 +16,7 @@ import (
 	"sbench/internal/lifecycle"
 	"sbench/internal/proc"
 	"sbench/internal/result"
+	"sbench/internal/runner/engine"
 	"sbench/internal/runner/loadgen"
 	"sbench/internal/runner/stage"
 	"sbench/internal/seal"
@@ -199,6 +200,13 @@ func (a *attempt) prepare() error {
 		if path != "" && !filepath.IsAbs(path) {
 			return fail(lifecycle.ExitSpec, "path", fmt.Errorf("%s %q is not absolute in the frozen batch", what, path))
 		}
+	}
+	// The command line is made again when the port is known; what is wrong with it
+	// is known now, before anything was hashed.
+	if adapter, err := engine.New(a.setting.Engine.Kind); err != nil {
+		return fail(lifecycle.ExitSpec, "engine kind", err)
+	} else if _, err := adapter.Argv(engine.Params{Setting: a.setting, Host: loopback, Port: 1, Program: a.setting.Image.Path}); err != nil {
+		return fail(lifecycle.ExitSpec, "engine argv", err)
 	}
 	scratch := a.spec.Node.TempDir
 	if scratch == "" {

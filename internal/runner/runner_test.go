@@ -175,16 +175,17 @@ func (b *bench) nothingLeft() {
 	}
 }
 
-// engines are the processes whose environment mentions the root folder, which is
-// this test's own, as an engine's scratch does.
+// engines are the processes whose environment or command line mentions the root
+// folder, which is this test's own.
 func engines(t *testing.T, root string) []string {
 	t.Helper()
 	var found []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
-		env, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err == nil && bytes.Contains(env, []byte(root)) && filepath.Base(dir) != strconv.Itoa(os.Getpid()) {
-			line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		mentions := bytes.Contains(env, []byte(root)) || bytes.Contains(line, []byte(root))
+		if mentions && filepath.Base(dir) != strconv.Itoa(os.Getpid()) {
 			found = append(found, filepath.Base(dir)+" "+strings.ReplaceAll(string(line), "\x00", " "))
 		}
 	}
