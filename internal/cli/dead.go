@@ -12,8 +12,6 @@ func newDeadCommand(a *app) *cobra.Command {
 		Short: "the dead-letter list: runs that are not retried by themselves",
 		Long: `A run is dead when trying again cannot help: the artefact is not the pinned one,
 or the same fault came twice. It stays dead until it is released.`,
-		Args: subcommandArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newDeadListCommand(a), newDeadShowCommand(a), newDeadReleaseCommand(a))
 	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)

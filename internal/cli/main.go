@@ -123,7 +123,7 @@ pinned one, and publishes only numbers that it can prove.`,
 			root.AddCommand(c)
 		}
 	}
-	add("file", newValidateCommand(a), newSettingsCommand(a), newRenderCommand(a))
+	add("file", newValidateCommand(a), newSettingsCommand(a), newRenderCommand(a), newBenchCommand(a))
 	add("work", newSubmitCommand(a), newQueueCommand(a), newShowCommand(a), newWatchCommand(a), newResultsCommand(a),
 		newLogsCommand(a), newCancelCommand(a), newHoldCommand(a), newReleaseCommand(a), newRequeueCommand(a), newDeadCommand(a))
 	add("admin", newSiteCommand(a), newDevCommand(), newDoctorCommand(), newVersionCommand(a), newManCommand(a))
@@ -157,12 +157,12 @@ func newHelpCommand(root *cobra.Command) *cobra.Command {
 // finish gives a command what all commands have: exit statuses in its help, and
 // status 2 for arguments that it does not take.
 func finish(cmd *cobra.Command) {
+	cmd.InitDefaultHelpFlag()
 	if cmd.Annotations[annotationExits] == "" {
 		exits(cmd, exitOK, exitFailed, exitUsage)
 	}
-	if !cmd.Runnable() {
-		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-		cmd.Args = subcommandArgs
+	if cmd.HasSubCommands() && cmd.HasParent() {
+		cmd.Args, cmd.RunE = subcommandArgs, missingCommand
 	}
 	check := cmd.Args
 	if check == nil {
@@ -190,6 +190,17 @@ func subcommandArgs(cmd *cobra.Command, args []string) error {
 		f.hint = "see " + cmd.CommandPath() + " --help"
 	}
 	return f
+}
+
+// missingCommand is what a command that only has subcommands does.
+func missingCommand(cmd *cobra.Command, _ []string) error {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return &failure{status: exitUsage, message: "missing command after " + cmd.CommandPath(), hint: "commands: " + strings.Join(names, ", ")}
 }
 
 // nArgs checks that a command got between low and high arguments (high < 0: no

@@ -126,7 +126,7 @@ func TestLayered_EnvironmentFaults(t *testing.T) {
 func TestRequest_RefusesWhatHasNoEffect(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"--mail-type", "END"}, {"--mail-user", "ada"}, {"-d", "afterok:1"}, {"--repeats", "0"}, {"--repeats", "x"}, {"--nice=-5"},
+		{"--mail-type", "END"}, {"--max-cost", "1"}, {"--mail-user", "ada"}, {"-d", "afterok:1"}, {"--repeats", "0"}, {"--repeats", "x"}, {"--nice=-5"},
 		{"--max-inflight", "0"}, {"--max-gpu-hours", "-1"}, {"--max-gpu-hours", "NaN"}, {"-t", "soon"}, {"-b", "later"}, {"--priority", "high"},
 	} {
 		var o submitOptions
@@ -144,15 +144,15 @@ func TestRequest_RefusesWhatHasNoEffect(t *testing.T) {
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	var o submitOptions
-	if err := submitFlags(&o).Parse([]string{"-t", "1:00:00", "-b", "noon", "--repeats", "7", "--mail-type", "none", "--max-cost", "1.5", "--nice"}); err != nil {
+	if err := submitFlags(&o).Parse([]string{"-t", "1:00:00", "-b", "noon", "--repeats", "7", "--mail-type", "none", "--max-gpu-hours", "1.5", "--nice"}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := o.request(testApp())
 	if err != nil {
 		t.Fatal(err)
 	}
-	limit, repeats, nice, cost, begin := int64(3600), 7, 100, 1.5, time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	want := api.Options{TimeLimitS: &limit, Repeats: &repeats, Nice: &nice, MaxCost: &cost, Begin: &begin}
+	limit, repeats, nice, hours, begin := int64(3600), 7, 100, 1.5, time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	want := api.Options{TimeLimitS: &limit, Repeats: &repeats, Nice: &nice, MaxGPUHours: &hours, Begin: &begin}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

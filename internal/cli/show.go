@@ -17,8 +17,6 @@ func newShowCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show COMMAND",
 		Short: "show everything about a sweep, a setting or a run",
-		Args:  subcommandArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	sub := func(use, short, long string, run func(*cobra.Command, string) error) {
 		c := &cobra.Command{

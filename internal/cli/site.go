@@ -11,8 +11,6 @@ func newSiteCommand(a *app) *cobra.Command {
 		Use:   "site COMMAND",
 		Short: "list sites, and stop or resume feeding them",
 		Long:  `A site is one Slurm cluster. Pausing it is the kill switch.`,
-		Args:  subcommandArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newSiteListCommand(a),
 		newSiteModeCommand(a, "pause", "paused", "submit nothing more, at once", `Nothing more is submitted to the site and nothing held there is released. What

@@ -81,7 +81,7 @@ func (o *submitOptions) addJobFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.force, "force", false, "run also what reuse would skip")
 	fs.StringVar(&o.maxInflight, "max-inflight", "", "keep at most `N` runs of this sweep in Slurm at once")
 	fs.StringVar(&o.maxGPUHours, "max-gpu-hours", "", "refuse the sweep if the forecast is above `hours`")
-	fs.StringVar(&o.maxCost, "max-cost", "", "refuse the sweep if the forecast cost is above `amount` in the site's currency")
+	fs.StringVar(&o.maxCost, "max-cost", "", "refuse the sweep if the forecast cost is above `amount`")
 }
 
 // addModeFlags declares what submit does with the sweep.
@@ -197,6 +197,9 @@ func (o *submitOptions) request(a *app) (api.Options, error) {
 	if o.dependency != "" {
 		return out, &failure{status: exitUsage, message: "--dependency is not available yet", hint: "submit held (-H) and use sbench release"}
 	}
+	if o.maxCost != "" {
+		return out, &failure{status: exitUsage, message: "--max-cost is not available yet: sites have no rates", hint: "--max-gpu-hours bounds the same"}
+	}
 	if o.priority != "" && !slices.Contains([]string{"urgent", "normal", "bulk"}, o.priority) {
 		return out, usagef("--priority %q is none of urgent, normal, bulk", o.priority)
 	}
@@ -234,21 +237,12 @@ func (o *submitOptions) request(a *app) (api.Options, error) {
 		}
 		*n.to = &v
 	}
-	for _, n := range []struct {
-		flag, text string
-		to         **float64
-	}{
-		{"max-gpu-hours", o.maxGPUHours, &out.MaxGPUHours},
-		{"max-cost", o.maxCost, &out.MaxCost},
-	} {
-		if n.text == "" {
-			continue
-		}
-		v, err := strconv.ParseFloat(n.text, 64)
+	if o.maxGPUHours != "" {
+		v, err := strconv.ParseFloat(o.maxGPUHours, 64)
 		if err != nil || !(v >= 0) || v > 1e15 {
-			return out, usagef("--%s %q is not an amount", n.flag, n.text)
+			return out, usagef("--max-gpu-hours %q is not an amount", o.maxGPUHours)
 		}
-		*n.to = &v
+		out.MaxGPUHours = &v
 	}
 	return out, nil
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -9,13 +8,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.yaml.in/yaml/v3"
 
 	"sbench/internal/api"
+	"sbench/internal/diag"
+	"sbench/internal/strictyaml"
 )
 
 // Config is the daemon's configuration file. Every key may be left out but dsn
@@ -57,21 +57,23 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Load reads a configuration file: unknown and repeated keys are errors. The
-// paths in it are relative to its folder.
+// maxConfig is the size of the largest configuration file that is read.
+const maxConfig = 1 << 20
+
+// Load reads a configuration file strictly. The paths in it are relative to its
+// folder.
 func Load(path string) (Config, error) {
 	c := Default()
-	text, err := os.ReadFile(path)
+	text, err := readFile(path, maxConfig)
 	if err != nil {
 		return c, fmt.Errorf("read configuration: %w", err)
 	}
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return c, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	faults := diag.NewCollector(path, text)
+	if root := strictyaml.Parse(text, maxConfig, faults); root != nil {
+		c.read(root, strictyaml.Reader{Faults: faults})
 	}
-	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return c, fmt.Errorf("%s: holds more than one document", path)
+	if list := faults.List(); list.HasErrors() {
+		return c, errors.New("the configuration is wrong\n" + strings.TrimRight(list.Text(), "\n"))
 	}
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
@@ -87,6 +89,53 @@ func Load(path string) (Config, error) {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
+}
+
+// read takes the file's values over.
+func (c *Config) read(root *strictyaml.Node, r strictyaml.Reader) {
+	text := func(into *string) func(*strictyaml.Node, string) {
+		return func(n *strictyaml.Node, p string) {
+			if v, ok := r.Text(n, p); ok {
+				*into = v
+			}
+		}
+	}
+	texts := func(into *[]string) func(*strictyaml.Node, string) {
+		return func(n *strictyaml.Node, p string) {
+			if v, ok := r.Texts(n, p); ok {
+				*into = v
+			}
+		}
+	}
+	word := func(into *string, words ...string) func(*strictyaml.Node, string) {
+		return func(n *strictyaml.Node, p string) {
+			if v, ok := r.Word(n, p, words); ok {
+				*into = v
+			}
+		}
+	}
+	r.Fields(root, "", []strictyaml.Field{
+		{Key: "socket", Read: text(&c.Socket)},
+		{Key: "dsn", Read: text(&c.DSN)},
+		{Key: "sites", Read: texts(&c.Sites)},
+		{Key: "runner", Read: text(&c.Runner)},
+		{Key: "gpu_helper", Read: text(&c.GPUHelper)},
+		{Key: "operators", Read: texts(&c.Operators)},
+		{Key: "log_level", Read: word(&c.LogLevel, logLevels()...)},
+		{Key: "log_format", Read: word(&c.LogFormat, "text", "json")},
+	})
+}
+
+func logLevels() []string { return []string{"debug", "info", "warn", "error"} }
+
+// readFile reads a file of at most limit bytes, and one more byte of a larger one.
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit+1))
 }
 
 func below(dir, path string) string {
@@ -117,21 +166,7 @@ func (c Config) check() error {
 	if c.GPUHelper != "" && !isFile(c.GPUHelper) {
 		fail("gpu_helper %s is no file", c.GPUHelper)
 	}
-	if _, err := level(c.LogLevel); err != nil {
-		fail("log_level %q is none of debug, info, warn, error", c.LogLevel)
-	}
-	if !slices.Contains([]string{"text", "json"}, c.LogFormat) {
-		fail("log_format %q is neither text nor json", c.LogFormat)
-	}
 	return errors.Join(errs...)
-}
-
-func level(name string) (slog.Level, error) {
-	var l slog.Level
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, name) {
-		return l, fmt.Errorf("unknown log level %q", name)
-	}
-	return l, l.UnmarshalText([]byte(name))
 }
 
 // Redacted returns the effective configuration as YAML without passwords.
@@ -151,8 +186,8 @@ func (c Config) Redacted() (string, error) {
 
 // logger writes to w as the configuration asks.
 func (c Config) logger(w io.Writer) *slog.Logger {
-	l, err := level(c.LogLevel)
-	if err != nil {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		l = slog.LevelInfo
 	}
 	options := &slog.HandlerOptions{Level: l}

@@ -71,13 +71,13 @@ func TestLoad_Faults(t *testing.T) {
 	dir := t.TempDir()
 	runner := write(t, filepath.Join(dir, "sbench-runner"), "#!/bin/sh\n")
 	for name, tc := range map[string]struct{ text, want string }{
-		"unknown key":    {"dns: x", "field dns not found"},
-		"repeated key":   {"dsn: x\ndsn: y", "already defined"},
-		"two documents":  {"dsn: host=/x\n---\ndsn: y", "more than one document"},
-		"empty":          {"", "dsn is missing\nsites is empty"},
-		"wrong type":     {"sites: 7", "cannot unmarshal"},
-		"bad level":      {"dsn: host=/x\nsites: [a]\nlog_level: loud\nrunner: " + runner, `log_level "loud"`},
-		"bad format":     {"dsn: host=/x\nsites: [a]\nlog_format: xml\nrunner: " + runner, `log_format "xml"`},
+		"unknown key":    {"dns: x", `unknown-key.conf:1:1: unknown key "dns"`},
+		"repeated key":   {"dsn: x\ndsn: y", "dsn"},
+		"two documents":  {"dsn: host=/x\n---\ndsn: y", "document"},
+		"empty":          {"log_level: info", "dsn is missing\nsites is empty"},
+		"wrong type":     {"sites: 7", "wrong-type.conf:1:8: sites is"},
+		"bad level":      {"dsn: host=/x\nsites: [a]\nlog_level: loud\nrunner: " + runner, "log_level"},
+		"bad format":     {"dsn: host=/x\nsites: [a]\nlog_format: xml\nrunner: " + runner, "log_format"},
 		"no runner":      {"dsn: host=/x\nsites: [a]\nrunner: nowhere", "nowhere is no file"},
 		"long socket":    {"dsn: host=/x\nsites: [a]\nsocket: /" + strings.Repeat("s", 120) + "\nrunner: " + runner, "longer than the 107 bytes"},
 		"password leaks": {"dsn: 'postgres://u:sesame@h:x/d'\nsites: [a]\nrunner: " + runner, "dsn is no address"},

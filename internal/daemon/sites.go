@@ -3,8 +3,6 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"sbench/internal/diag"
@@ -17,9 +15,9 @@ func loadSites(paths []string) ([]*site.Site, error) {
 	var faults diag.List
 	named := map[string]string{}
 	for _, path := range paths {
-		text, err := readSite(path)
+		text, err := readFile(path, site.MaxBytes)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read site file: %w", err)
 		}
 		s, list := site.Load(text, path)
 		faults = append(faults, list.Errors()...)
@@ -36,18 +34,4 @@ func loadSites(paths []string) ([]*site.Site, error) {
 		return nil, errors.New("a site file is wrong\n" + strings.TrimRight(faults.Text(), "\n"))
 	}
 	return sites, nil
-}
-
-// readSite reads a file no larger than a site file may be.
-func readSite(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read site file: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, site.MaxBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read site file: %w", err)
-	}
-	return text, nil
 }
