@@ -117,6 +117,8 @@ note "claim held"
 while read -r run limit <&3; do
   if [ -n "$stopping" ]; then
     note "skip $run stopped"
+  elif [ -e "$batch/cancelled/$run" ]; then
+    note "skip $run cancelled"
   elif (($(now) + limit > deadline)); then
     note "skip $run time"
   else

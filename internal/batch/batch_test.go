@@ -97,7 +97,7 @@ func TestParseRecord(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0).UTC() }
 	text := "100 begin gpu1\n101 claim held\n102 start 7\n130 end 7 0\n131 start 8\n160 end 8 10\n161 skip 9 time\n162 done\n"
 	want := Record{
-		Begun: at(100), Node: "gpu1", Claimed: true, Done: at(162),
+		Begun: at(100), Node: "gpu1", Claim: "held", Done: at(162),
 		Runs: []RunRecord{{Run: 7, Started: at(102), Ended: at(130)}, {Run: 8, Started: at(131), Ended: at(160), Exit: 10}, {Run: 9, Reason: "time"}},
 	}
 	if diff := cmp.Diff(want, ParseRecord([]byte(text))); diff != "" {
@@ -109,7 +109,7 @@ func TestParseRecord(t *testing.T) {
 		t.Errorf("%+v", cut)
 	}
 	other := ParseRecord([]byte("100 begin gpu1\n101 claim other\n102 done\n"))
-	if other.Claimed || other.Done.IsZero() || len(other.Runs) != 0 {
+	if other.Claim != "other" || other.Done.IsZero() || len(other.Runs) != 0 {
 		t.Errorf("%+v", other)
 	}
 }

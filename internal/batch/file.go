@@ -21,6 +21,7 @@ const (
 	TaskFile   = "task.sh"      // what every task executes
 	ClaimsDir  = "claims"       // one file per claimed task: who measures it
 	LogsDir    = "logs"         // what the jobs print, and their records
+	CancelDir  = "cancelled"    // a file per run that must not be started any more
 )
 
 // TokenPrefix begins every token, so that people recognise them.

@@ -11,11 +11,13 @@ import (
 // into <logs>/<RecordName>. It is how the daemon learns which run is under way
 // without asking Slurm, and what remains where Slurm keeps no accounting.
 type Record struct {
-	Begun   time.Time
-	Node    string
-	Claimed bool // the task is this job's; false: another job's, or the claim failed
-	Runs    []RunRecord
-	Done    time.Time // zero while the task runs, or when it was killed
+	Begun time.Time
+	Node  string
+	// Claim is "held", "none" (another job measures the task, or all of it is
+	// sealed), "failed", or "" before the claim.
+	Claim string
+	Runs  []RunRecord
+	Done  time.Time // zero while the task runs, or when it was killed
 }
 
 // RunRecord is what became of a run in the task.
@@ -24,7 +26,7 @@ type RunRecord struct {
 	Started time.Time // zero where it was not started
 	Ended   time.Time // zero while it runs, or when it was killed
 	Exit    int       // srun's exit status
-	Reason  string    // why it was not started: "time", "stopped"
+	Reason  string    // why it was not started: "time", "stopped", "cancelled"
 }
 
 // RecordName is the file name of the record of one start of a task.
@@ -83,7 +85,7 @@ func ParseRecord(data []byte) Record {
 		case f[1] == "begin" && len(f) == 3:
 			r.Begun, r.Node = at, f[2]
 		case f[1] == "claim" && len(f) == 3:
-			r.Claimed = f[2] == "held"
+			r.Claim = f[2]
 		case f[1] == "start" && id > 0:
 			x := run(id)
 			x.Started, x.Ended, x.Exit, x.Reason = at, time.Time{}, 0, ""
