@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -136,4 +137,20 @@ func (r *runner) lastSpareError() error {
 		return *err
 	}
 	return unix.ETIMEDOUT
+}
+
+// Unreachable says whether an error means that the server could not be reached.
+func Unreachable(err error) bool {
+	var op *net.OpError
+	var errno unix.Errno
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns):
+		return true
+	case errors.As(err, &op):
+		return op.Op == "dial"
+	case errors.As(err, &errno):
+		return errno == unix.ECONNREFUSED || errno == unix.ENOENT || errno == unix.EHOSTUNREACH || errno == unix.ENETUNREACH || errno == unix.ETIMEDOUT
+	}
+	return false
 }

@@ -4,7 +4,7 @@ package loadgen
 // pointer was not measured.
 type Harness struct {
 	Threads  int  `json:"threads"`
-	Realtime bool `json:"realtime"` // the sending thread had a real-time class
+	Realtime bool `json:"realtime"` // the client's threads had a real-time class to the end
 
 	InFlightMax     int   `json:"in_flight_max"`
 	Limit           int   `json:"limit"`                   // on requests in flight
@@ -21,7 +21,7 @@ type Harness struct {
 	Throttled      *float64 `json:"throttled"`          // times that the cgroup held it back
 	StealRatio     *float64 `json:"steal_ratio"`        // of all processor time, taken by a hypervisor
 	SchedulerP99   *float64 `json:"scheduler_p99_s"`    // goroutines waiting for a processor of the runtime
-	ThreadDelayP99 *float64 `json:"thread_delay_p99_s"` // mean wait of a reading thread for a processor, over intervals of 0.1 s
+	ThreadDelayP99 *float64 `json:"thread_delay_p99_s"` // of a reading thread for a processor, by the means of intervals of 0.1 s
 	GCPauseMax     *float64 `json:"gc_pause_max_s"`
 	GCPauseTotal   *float64 `json:"gc_pause_total_s"`
 	StallMax       *float64 `json:"stall_max_s"`   // longest time that a reading thread was not at its poll

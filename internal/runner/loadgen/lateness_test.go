@@ -6,18 +6,31 @@ import (
 	"time"
 )
 
-func TestRun_SendsOnTime(t *testing.T) {
+// Requests leave at absolute times: never before them, and without drift. How
+// late a busy machine lets a thread wake is not asserted here: make bench-load
+// states it beside a bare thread in the same run.
+func TestRun_SendsAtAbsoluteTimes(t *testing.T) {
+	t.Parallel()
 	s := serve(t, "tcp", streamTokens(4, time.Millisecond))
-	for _, rate := range []float64{200, 1000} {
-		rec := offer(t, s, load(rate, 2, 4))
-		var late []int64
-		for _, r := range rec.Requests {
-			if r.TWritten != nil {
-				late = append(late, *r.TWritten-r.TIntended)
-			}
+	rec := offer(t, s, load(400, 2, 4))
+	var early, late []int64
+	for i, r := range rec.Requests {
+		if r.TDispatch == nil {
+			continue
 		}
-		slices.Sort(late)
-		n := len(late)
-		t.Logf("%g/s: n %d p50 %d p99 %d max %d ns; harness %+v", rate, n, late[n/2], late[n*99/100], late[n-1], rec.Harness)
+		lag := *r.TDispatch - r.TIntended
+		if lag < 0 {
+			t.Errorf("request %d left %d ns before its time", r.Index, -lag)
+		}
+		if i < len(rec.Requests)/2 {
+			early = append(early, lag)
+		} else {
+			late = append(late, lag)
+		}
+	}
+	slices.Sort(early)
+	slices.Sort(late)
+	if first, second := early[len(early)/2], late[len(late)/2]; second > first+20_000_000 {
+		t.Errorf("the schedule drifts: median lag %d ns in the first half, %d ns in the second", first, second)
 	}
 }

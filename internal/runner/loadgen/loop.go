@@ -160,7 +160,7 @@ func (l *loop) run() {
 	l.tid.Store(int32(unix.Gettid()))
 	l.r.prepareThread(false)
 	events := make([]unix.EpollEvent, maxPolled)
-	lastSweep := l.r.now()
+	lastSweep, busy := l.r.now(), int64(0)
 	for !l.r.stopped.Load() {
 		n, err := unix.EpollWait(l.epoll, events, pollMillis)
 		if err != nil && err != unix.EINTR {
@@ -176,10 +176,14 @@ func (l *loop) run() {
 		}
 		now := l.r.now()
 		if now-lastSweep >= pollMillis*1_000_000 {
-			lastSweep = now
+			if busy > (now-lastSweep)/2 && l.r.realtime.Swap(false) {
+				politeProcess()
+			}
+			lastSweep, busy = now, 0
 			l.sweep(now)
 			now = l.r.now()
 		}
+		busy += now - back
 		l.away.note(now - back)
 	}
 	l.finish()

@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -36,12 +37,19 @@ type observer struct {
 	decodedLive int64
 	lastShown   int64
 	delays      map[int]schedstat // of our threads at the last look
-	waits       []float64         // mean wait for a processor in each interval, s
+	waits       []wait            // for a processor, by interval
 }
 
 // schedstat is what the kernel counts for a thread: ns that it waited for a
 // processor, and how often it got one.
 type schedstat struct{ delay, slices uint64 }
+
+// wait is the mean wait of a thread for a processor in an interval, in s, and how
+// often it woke in it.
+type wait struct {
+	mean  float64
+	wakes uint64
+}
 
 type sample struct {
 	at int64 // on the plan's clock
@@ -248,10 +256,27 @@ func (o *observer) threadDelays() {
 			continue
 		}
 		if before, seen := o.delays[tid]; seen && slices > before.slices {
-			o.waits = append(o.waits, float64(delay-before.delay)/float64(slices-before.slices)/1e9)
+			n := slices - before.slices
+			o.waits = append(o.waits, wait{float64(delay-before.delay) / float64(n) / 1e9, n})
 		}
 		o.delays[tid] = schedstat{delay, slices}
 	}
+}
+
+// waitP99 is the wait that 99 % of the wakes stayed within, taking each as long as
+// the mean of its interval.
+func waitP99(waits []wait) float64 {
+	slices.SortFunc(waits, func(a, b wait) int { return cmp.Compare(a.mean, b.mean) })
+	var total, seen uint64
+	for _, w := range waits {
+		total += w.wakes
+	}
+	for _, w := range waits {
+		if seen += w.wakes; seen*100 >= total*99 {
+			return w.mean
+		}
+	}
+	return 0
 }
 
 // readSteal is the time that a hypervisor took away, over all processors.
@@ -423,8 +448,7 @@ func (o *observer) harness() Harness {
 		h.SchedulerP99 = &p99
 	}
 	if len(o.waits) > 0 {
-		slices.Sort(o.waits)
-		p99 := stats.NearestRank(o.waits, 99, 100)
+		p99 := waitP99(o.waits)
 		h.ThreadDelayP99 = &p99
 	}
 	for _, l := range r.loops {

@@ -57,7 +57,7 @@ type runner struct {
 	following             atomic.Int64 // sessions between two turns, in the followers' hands
 	slots                 slots
 	spareError            atomic.Pointer[error]
-	realtime              atomic.Bool
+	realtime              atomic.Bool // every thread has a real-time class
 	faultOnce             sync.Once
 	fault                 error
 	faulted               chan struct{}
@@ -170,6 +170,9 @@ func (r *runner) run(ctx context.Context) (*Recording, error) {
 	}
 	watch := newObserver(r)
 	defer watch.restore()
+	if r.realtime.Store(promptProcess()); r.realtime.Load() {
+		defer politeProcess()
+	}
 
 	var readers sync.WaitGroup
 	for _, l := range r.loops {
@@ -404,10 +407,10 @@ func (r *runner) hasText(x *exchange) bool {
 	return len(a.events) > 0
 }
 
-// prepareThread makes the calling thread prompt: it may not be kept waiting by
-// what else runs on its processor. All of it is best effort; what is granted is
-// recorded.
-func (r *runner) prepareThread(sender bool) {
+// prepareThread binds the calling thread to the client's cores. A thread that
+// spins is an ordinary one: the kernel does not let a real-time thread run for
+// ever.
+func (r *runner) prepareThread(spins bool) {
 	if cpus := r.cfg.Client.CPUs; len(cpus) > 0 {
 		var set unix.CPUSet
 		for _, c := range cpus {
@@ -415,5 +418,8 @@ func (r *runner) prepareThread(sender bool) {
 		}
 		_ = unix.SchedSetaffinity(0, &set)
 	}
-	promptThread(sender && r.spin == 0, &r.realtime)
+	preciseTimers()
+	if spins || !r.realtime.Load() {
+		politeThread()
+	}
 }

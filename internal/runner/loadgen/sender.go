@@ -126,7 +126,7 @@ func (s *sender) passed(end int64) bool {
 func (s *sender) run() {
 	// Never unlocked: the thread's priority must not be another goroutine's.
 	runtime.LockOSThread()
-	s.r.prepareThread(true)
+	s.r.prepareThread(s.r.spin > 0)
 	for !s.r.sendingDone.Load() {
 		x := s.first()
 		if x == nil {

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sbench/internal/bench"
+	"sbench/internal/result"
+	"sbench/internal/resultfile"
+	"sbench/internal/runner/loadgen"
+	"sbench/internal/setting"
+	"sbench/internal/sweep"
+)
+
+// benchOptions are the flags of sbench bench.
+type benchOptions struct {
+	url, model, tokenFile string
+	parquet, hdr          string
+	repeat                int
+	stop                  bool
+	client                loadgen.Client
+	table                 tableFlags
+}
+
+func newBenchCommand(a *app) *cobra.Command {
+	o := &benchOptions{}
+	cmd := &cobra.Command{
+		Use:   "bench --url URL WORKLOAD.yaml",
+		Short: "offer a workload to a running server and measure it",
+		Long: `Runs the load generator alone, without Slurm and without a database: the same
+plan, metrics and fidelity audit as in a sweep. The workload file has the key
+workload as in the setting of a sweep file, and may have model, slo and
+max_error_rate. Requests leave at their planned times, whether or not earlier
+ones were answered; latencies count from those times. Where the client itself
+was too slow to be believed, the command says so and fails.`,
+		Example: "sbench bench --url http://127.0.0.1:8000 chat.yaml\nsbench bench --url unix:///run/engine.sock --json chat.yaml > result.json",
+		Args:    nArgs(1, 1, "WORKLOAD.yaml"),
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.bench(cmd.Context(), o, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.url, "url", "", "the server: http://host:port, https://…, unix:///path/to/socket")
+	f.StringVar(&o.model, "model", "", "the model's name in the requests (default: the file's, else the first that the server lists)")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with a bearer token for the server")
+	f.IntVar(&o.repeat, "repeat", 0, "number of the repeat: each draws requests of its own from the seed")
+	f.BoolVar(&o.stop, "stop-when-saturated", true, "end a ladder behind the first load point that was too much")
+	f.StringVar(&o.parquet, "parquet", "", "write one row per request to a Parquet `file`")
+	f.StringVar(&o.hdr, "hdr", "", "write the latencies to an HdrHistogram log `file`")
+	f.IntVar(&o.client.Readers, "readers", 1, "threads that read answers")
+	f.DurationVar(&o.client.Spin, "spin", 0, "spin so long before each send instead of sleeping: for a client with cores of its own")
+	f.IntSliceVar(&o.client.CPUs, "cpus", nil, "bind the client's threads to these cores")
+	f.IntVar(&o.client.Preopen, "connections", 0, "connections to open beforehand (default: by the rate; -1: none, for servers that give each a thread)")
+	addTableFlags(f, &o.table)
+	exits(cmd, exitOK, exitFailed, exitUsage, exitUnreachable)
+	return cmd
+}
+
+// benchInput reads the files that a load run is made of.
+func (a *app) benchInput(o *benchOptions, name string) (bench.Options, error) {
+	if o.url == "" {
+		return bench.Options{}, &failure{status: exitUsage, message: "missing flag: --url", hint: "as in --url http://127.0.0.1:8000"}
+	}
+	if _, err := loadgen.ParseTarget(o.url); err != nil {
+		return bench.Options{}, &failure{status: exitUsage, message: err.Error(), err: err}
+	}
+	shown, text, err := a.readSweepFile(name)
+	if err != nil {
+		return bench.Options{}, err
+	}
+	load, list := sweep.ParseWorkload(text, shown)
+	if load == nil {
+		return bench.Options{}, faulty(shown, list)
+	}
+	if !a.json {
+		io.WriteString(a.stderr, list.Text())
+	}
+	out := bench.Options{
+		URL: o.url, Model: o.model, Workload: load.Workload, Repeat: o.repeat, SLO: load.SLO, MaxErrorRate: load.MaxErrorRate,
+		StopWhenSaturated: o.stop, Client: o.client,
+	}
+	if out.Model == "" {
+		out.Model = load.Model
+	}
+	// Paths in the file are relative to it.
+	read := func(path string) ([]byte, error) {
+		if !filepath.IsAbs(path) && name != "-" {
+			path = filepath.Join(filepath.Dir(name), path)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, &failure{status: exitUsage, message: lowerFirst(err.Error()), err: err}
+		}
+		return b, nil
+	}
+	if load.Workload.Arrival.Process == setting.ProcessTrace {
+		if out.Trace, err = read(load.Workload.Arrival.TracePath); err != nil {
+			return out, err
+		}
+	}
+	if load.Workload.Prompts.Source == "file" {
+		if out.Prompts, err = read(load.Workload.Prompts.FilePath); err != nil {
+			return out, err
+		}
+	}
+	if o.tokenFile != "" {
+		token, err := os.ReadFile(o.tokenFile)
+		if err != nil {
+			return out, &failure{status: exitUsage, message: lowerFirst(err.Error()), err: err}
+		}
+		out.Authorization = "Bearer " + strings.TrimSpace(string(token))
+	}
+	return out, nil
+}
+
+func (a *app) bench(ctx context.Context, o *benchOptions, name string) error {
+	in, err := a.benchInput(o, name)
+	if err != nil {
+		return err
+	}
+	show := newLoadProgress(a)
+	in.Progress = show.show
+	report, err := bench.Run(ctx, in)
+	show.close()
+	if err != nil {
+		status := exitFailed
+		if loadgen.Unreachable(err) {
+			status = exitUnreachable
+		}
+		if errors.Is(err, context.Canceled) {
+			return err
+		}
+		return &failure{status: status, message: err.Error(), err: err}
+	}
+	if err := writeBenchFiles(o, report); err != nil {
+		return &failure{status: exitFailed, message: err.Error(), err: err}
+	}
+	if a.json {
+		if err := writeJSON(a.stdout, report.Document()); err != nil {
+			return err
+		}
+	} else {
+		a.printBench(report, o.table)
+	}
+	if report.Valid {
+		return nil
+	}
+	f := &failure{status: exitFailed, message: "the measurement is not valid: do not publish it"}
+	for _, c := range report.Checks {
+		if c.Verdict == result.VerdictFail && c.Kind != result.CheckFinding {
+			f.reasons = append(f.reasons, c.Name+": "+c.Reason)
+		}
+	}
+	return f
+}
+
+func writeBenchFiles(o *benchOptions, report bench.Report) error {
+	var b bytes.Buffer
+	if o.parquet != "" {
+		attempt := result.Attempt{StartedAt: report.StartedAt}
+		if err := resultfile.EncodeRequests(&b, attempt, report.Requests); err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.parquet, b.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	if o.hdr != "" {
+		b.Reset()
+		report.WriteHistograms(&b)
+		return os.WriteFile(o.hdr, b.Bytes(), 0o644)
+	}
+	return nil
+}
+
+// printBench prints a table of the latencies for a single load point, one row per
+// load point for a ladder, and what the audit has to say.
+func (a *app) printBench(report bench.Report, flags tableFlags) {
+	if len(report.Windows) == 1 {
+		w := report.Windows[0]
+		t := newTable("METRIC", "UNIT", "P50>", "P90>", "P95>", "P99>", "MEAN>")
+		for _, base := range bench.Bases() {
+			row := []any{base.Name, base.Unit}
+			for _, stat := range []string{"p50", "p90", "p95", "p99", "mean"} {
+				row = append(row, number(w.Metrics[base.Name+"_"+stat]))
+			}
+			t.add(row...)
+		}
+		t.print(a, flags)
+		if !flags.parsable {
+			fmt.Fprintln(a.stdout)
+		}
+		t = newTable("METRIC", "UNIT", "VALUE>")
+		for _, m := range bench.RunMetrics(w) {
+			t.add(m.Name, m.Unit, number(w.Metrics[m.Name]))
+		}
+		t.print(a, flags)
+	} else {
+		columns := []string{"offered_rate", "achieved_rate", "output_tokens_per_s", "concurrency_mean", "ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "e2e_p95", "error_rate"}
+		head := []string{"POINT"}
+		for _, c := range columns {
+			head = append(head, c+">")
+		}
+		t := newTable(append(head, "FINDINGS")...)
+		for _, w := range report.Windows {
+			row := []any{fmt.Sprintf("%g/s", w.OfferedRate)}
+			for _, c := range columns {
+				row = append(row, number(w.Metrics[c]))
+			}
+			t.add(append(row, dash(strings.Join(w.Findings, ",")))...)
+		}
+		t.print(a, flags)
+	}
+	if report.Stopped != "" {
+		a.message("%s", report.Stopped)
+	}
+	for _, c := range report.Checks {
+		if c.Verdict == result.VerdictFail && c.Kind == result.CheckFinding {
+			a.message("finding: %s: %s", c.Name, c.Reason)
+		}
+	}
+}
+
+// loadProgress shows a load run's way on stderr.
+type loadProgress struct {
+	w        io.Writer
+	terminal bool
+	quiet    bool
+	last     string
+	lastLine time.Duration
+}
+
+func newLoadProgress(a *app) *loadProgress {
+	return &loadProgress{w: a.stderr, terminal: isTerminal(a.stderr) && a.env("TERM") != "dumb", quiet: a.json}
+}
+
+// betweenLines is how often a line is printed where there is no terminal.
+const betweenLines = 10 * time.Second
+
+func (p *loadProgress) show(now loadgen.Progress) {
+	if p.quiet {
+		return
+	}
+	left := max(0, time.Duration(now.End-now.At)).Round(time.Second)
+	text := fmt.Sprintf("%s: %d offered, %d done, %d failed, %d in flight, %s to go", now.Phase, now.Offered, now.Done, now.Failed, now.InFlight, left)
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
+		p.last = text
+		return
+	}
+	if at := time.Duration(now.At); p.lastLine == 0 || at-p.lastLine >= betweenLines {
+		p.lastLine = at
+		fmt.Fprintf(p.w, "sbench: %s\n", text)
+	}
+}
+
+func (p *loadProgress) close() {
+	if p.terminal && p.last != "" {
+		fmt.Fprintln(p.w)
+	}
+}
