@@ -122,3 +122,19 @@ type GPUProcess struct {
 	Kind   string `json:"kind"` // compute, graphics
 	Memory *int64 `json:"memory_bytes"`
 }
+
+// GPUSample is one line of sbench-gpu's telemetry.
+type GPUSample struct {
+	TimeNS            int64     `json:"time_ns"` // CLOCK_MONOTONIC
+	GPU               int       `json:"gpu"`
+	Utilization       *int64    `json:"utilization_percent"`
+	MemoryUtilization *int64    `json:"memory_utilization_percent"`
+	MemoryUsed        *int64    `json:"memory_used_bytes"`
+	SM                *int64    `json:"sm_mhz"`
+	Mem               *int64    `json:"mem_mhz"`
+	PowerInstant      *float64  `json:"power_instant_watts"`
+	PowerAverage      *float64  `json:"power_average_watts"`
+	EnergyMillijoules *int64    `json:"energy_mj"`
+	TemperatureC      *int64    `json:"temperature_c"`
+	Throttle          *[]string `json:"throttle_reasons"`
+}
