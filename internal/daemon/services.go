@@ -5,44 +5,72 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"syscall"
 
 	"sbench/internal/collect"
+	"sbench/internal/lifecycle"
 	"sbench/internal/site"
 	"sbench/internal/slurm"
 	"sbench/internal/store"
 	"sbench/internal/submit"
+	"sbench/internal/track"
 )
 
 // services are the parts that only the acting daemon runs, on a store that
 // refuses writes once another daemon acts.
 func services(c Config, sites []*site.Site, s *store.Store, log *slog.Logger) ([]service, error) {
-	wake := make([]chan struct{}, 0, len(sites))
+	var wake []chan struct{}
+	look := func() <-chan struct{} {
+		c := make(chan struct{}, 1)
+		wake = append(wake, c)
+		return c
+	}
+	die := failpoint(log)
 	var list []service
 	for _, st := range sites {
 		cluster := slurm.New(slurm.Config{BinDir: st.Slurm.Bin, Conf: st.Slurm.Conf, Timeout: st.Slurm.Timeout})
-		look := make(chan struct{}, 1)
-		wake = append(wake, look)
 		submitter, err := submit.New(submit.Config{
-			Site: st, Store: s, Cluster: cluster, Log: log, Wake: look,
+			Site: st, Store: s, Cluster: cluster, Log: log, Wake: look(), Failpoint: die,
 			Runner: cmp.Or(st.Paths.Runner, c.Runner), GPUHelper: cmp.Or(st.Paths.GPUHelper, c.GPUHelper),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("site %s: %w", st.Name, err)
 		}
-		list = append(list, service{"submit " + st.Name, submitter.Run})
+		tracker := track.New(track.Config{
+			Site: st, Store: s, Cluster: cluster, Log: log, Failpoint: die,
+		})
+		list = append(list, service{"submit " + st.Name, submitter.Run}, service{"track " + st.Name, tracker.Run})
 	}
 	list = append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }})
 	collector := collect.New(s, log.With("service", "collect"), collect.DefaultOptions())
-	return append(list, service{"collect", func(ctx context.Context) error { return collector.Run(ctx) }}), nil
+	return append(list, service{"collect", collector.Run}), nil
 }
 
-// listenForRuns wakes the submitters when runs may have become plannable. Without
+// failpointEnv names a step at which the daemon kills itself: the fault tests
+// show that nothing is lost there.
+const failpointEnv = "SBENCH_FAILPOINT"
+
+func failpoint(log *slog.Logger) func(string) {
+	want := os.Getenv(failpointEnv)
+	if want == "" {
+		return nil
+	}
+	return func(name string) {
+		if name == want {
+			log.Error("ending at a failpoint", "name", name)
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+}
+
+// listenForRuns wakes the services when there may be something to do. Without
 // it they look every few seconds all the same, so a lost connection is only
 // noted.
 func listenForRuns(ctx context.Context, s *store.Store, wake []chan struct{}, log *slog.Logger) error {
 	for {
 		err := s.Listen(ctx, func(entity string) {
-			if entity != "" && entity != "run" {
+			if entity != "" && entity != string(lifecycle.EntityRun) && entity != string(lifecycle.EntityBatch) {
 				return
 			}
 			for _, c := range wake {
