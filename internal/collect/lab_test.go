@@ -35,6 +35,7 @@ type lab struct {
 	hashes   []string
 	runs     []int64 // in the order of settings, then repeats
 	repeats  int
+	requests int // of an attempt
 	collect  *collect.Collector
 }
 
@@ -52,7 +53,7 @@ func newLab(t testing.TB, settings, repeats int) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close(context.Background()) })
-	l := &lab{t: t, store: s, db: db, attempts: filepath.Join(t.TempDir(), "attempts"), repeats: repeats}
+	l := &lab{t: t, store: s, db: db, attempts: filepath.Join(t.TempDir(), "attempts"), repeats: repeats, requests: 200}
 	n := store.NewSweep{Name: "lab", UserName: "ada", UID: 1000, Site: "lab", HardwareClass: "emulated"}
 	for i := range settings {
 		c := setting.Default()
@@ -153,7 +154,7 @@ func (l *lab) seal(m result.Manifest, ttft func(i int) int64, change ...func(*re
 		}
 	}
 	if m.ExitClass == lifecycle.ExitMeasured {
-		rows := requests(1000, ttft)
+		rows := requests(l.requests, ttft)
 		window := metrics.Compute(rows, result.Window{OfferedRate: 10, End: 100e9}, nil)
 		r := result.Result{
 			Attempt: m.Attempt, Valid: m.Valid, EnvVerified: m.EnvVerified, MetricsVersion: result.MetricsVersion, PlanHash: "plan",

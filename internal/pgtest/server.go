@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 )
 
 // startServer returns the address of a database in which databases can be made.
@@ -121,11 +122,13 @@ cd / && rm -rf "$2"
 `
 
 func launch(bin, dir string, credential *syscall.Credential) error {
-	// The write end stays open in this process alone, for as long as it lives.
-	read, write, err := os.Pipe()
-	if err != nil {
-		return err
+	// The write end stays open in this process alone, for as long as it lives: a
+	// bare descriptor, which no garbage collector closes.
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("start postgres: %w", err)
 	}
+	read := os.NewFile(uintptr(pipe[0]), "lifeline")
 	defer read.Close()
 	cmd := exec.Command("/bin/sh", "-c", guard, "sbench-pgtest", bin, dir)
 	cmd.Dir = dir
@@ -134,14 +137,10 @@ func launch(bin, dir string, credential *syscall.Credential) error {
 	// A session of its own: Ctrl-C reaches the tests, not the server.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential, Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return errors.Join(fmt.Errorf("start postgres: %w", err), write.Close())
+		return errors.Join(fmt.Errorf("start postgres: %w", err), unix.Close(pipe[1]))
 	}
-	keepOpen = write
 	return cmd.Process.Release()
 }
-
-// keepOpen holds the guard's pipe against the garbage collector.
-var keepOpen *os.File
 
 func await(dsn, dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

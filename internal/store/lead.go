@@ -16,6 +16,7 @@ const (
 	sqlTryLead    = `select pg_try_advisory_lock($1)`
 	sqlRaiseEpoch = `update fence set epoch = epoch + 1, holder = $1, since = $2 returning epoch`
 	sqlStillHere  = `select 1`
+	sqlUnlead     = `select pg_advisory_unlock($1)`
 )
 
 // Leadership is held while its connection lives. It is safe for concurrent use.
@@ -41,7 +42,7 @@ func (s *Store) Elect(ctx context.Context, holder string, interval time.Duration
 	keep := false
 	defer func() {
 		if !keep {
-			closeConn(conn)
+			closeConn(ctx, conn)
 		}
 	}()
 	var won bool
@@ -62,8 +63,9 @@ func (s *Store) Elect(ctx context.Context, holder string, interval time.Duration
 	keep = true
 	go func() {
 		defer close(lost)
-		defer closeConn(conn)
+		defer closeConn(guard, conn)
 		guardConn(guard, conn, interval)
+		unlock(guard, conn)
 	}()
 	return l, nil
 }
@@ -92,9 +94,17 @@ func guardConn(ctx context.Context, conn *pgx.Conn, interval time.Duration) {
 	}
 }
 
-func closeConn(conn *pgx.Conn) {
-	// A fresh and bounded context: clean-up happens when others are cancelled.
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+// unlock frees the lock at once: the server notices a closed connection a little
+// later. Where the connection is broken the lock goes with it.
+func unlock(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, _ = conn.Exec(ctx, sqlUnlead, leaderLock)
+}
+
+// closeConn closes a connection although ctx may have ended, within a bounded time.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	_ = conn.Close(ctx)
 }
@@ -113,7 +123,7 @@ func (s *Store) Listen(ctx context.Context, changed func(entity string)) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	conn := pooled.Hijack()
-	defer closeConn(conn)
+	defer closeConn(ctx, conn)
 	if _, err := conn.Exec(ctx, sqlListen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
