@@ -4,7 +4,7 @@ package loadgen
 // pointer was not measured.
 type Harness struct {
 	Threads  int  `json:"threads"`
-	Realtime bool `json:"realtime"` // the client's threads had a real-time class to the end
+	Realtime bool `json:"realtime"` // the sending thread had a real-time class
 
 	InFlightMax     int   `json:"in_flight_max"`
 	Limit           int   `json:"limit"`                   // on requests in flight

@@ -144,7 +144,8 @@ func (a *away) add(h *Harness) {
 	}
 }
 
-// close ends the connection; only its owner calls it.
+// close ends the connection. Only its loop does that, so that no descriptor is used
+// again while another thread still means the old one.
 func (c *conn) close() {
 	c.state.Store(connDead)
 	c.x = nil
@@ -158,9 +159,9 @@ func (l *loop) run() {
 	// Never unlocked: the thread's priority must not be another goroutine's.
 	runtime.LockOSThread()
 	l.tid.Store(int32(unix.Gettid()))
-	l.r.prepareThread(false)
+	l.r.prepareThread()
 	events := make([]unix.EpollEvent, maxPolled)
-	lastSweep, busy := l.r.now(), int64(0)
+	lastSweep := l.r.now()
 	for !l.r.stopped.Load() {
 		n, err := unix.EpollWait(l.epoll, events, pollMillis)
 		if err != nil && err != unix.EINTR {
@@ -168,28 +169,34 @@ func (l *loop) run() {
 			return
 		}
 		back := l.r.now()
+		waiting := false
 		for i := range max(n, 0) {
 			ev := &events[i]
 			if c := l.conns[uint32(ev.Fd)].Load(); c != nil && c.epoch == uint32(ev.Pad) {
-				l.handle(c, ev.Events)
+				waiting = !l.handle(c, ev.Events) || waiting
 			}
 		}
 		now := l.r.now()
 		if now-lastSweep >= pollMillis*1_000_000 {
-			if busy > (now-lastSweep)/2 && l.r.realtime.Swap(false) {
-				politeProcess()
-			}
-			lastSweep, busy = now, 0
+			lastSweep = now
 			l.sweep(now)
 			now = l.r.now()
 		}
-		busy += now - back
 		l.away.note(now - back)
+		if waiting {
+			nap(senderNap)
+		}
 	}
 	l.finish()
 }
 
-func (l *loop) handle(c *conn, events uint32) {
+// senderNap is how long a loop waits for the sender to be done with a connection
+// whose answer is already there.
+const senderNap = 20_000
+
+// handle takes the events of a connection. It returns false where the sender has
+// the connection for a moment: the events come again.
+func (l *loop) handle(c *conn, events uint32) bool {
 	switch c.state.Load() {
 	case connConnecting:
 		if events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
@@ -203,14 +210,18 @@ func (l *loop) handle(c *conn, events uint32) {
 		}
 	case connBusy:
 		if events&unix.EPOLLOUT != 0 && !l.flush(c) {
-			return
+			return true
 		}
 		if events&^unix.EPOLLOUT != 0 {
 			l.read(c)
 		}
-	case connSending, connDead:
-		// The sender has it for a moment: the event comes again.
+	case connSending:
+		return false
+	case connDoomed:
+		c.close()
+	case connDead:
 	}
+	return true
 }
 
 // connected takes the outcome of a connection attempt.
@@ -395,6 +406,8 @@ func (l *loop) sweep(now int64) {
 					l.end(x, endingTimeoutConnect, "", now)
 				}
 			}
+		case connDoomed:
+			c.close()
 		case connBusy:
 			if how := l.r.overdue(c.x, now); how != endingNone {
 				x := c.x
@@ -467,4 +480,10 @@ func write(fd int, p []byte) (int, unix.Errno) {
 		written += int(n)
 	}
 	return written, 0
+}
+
+// nap sleeps without telling the scheduler.
+func nap(ns int64) {
+	timeout := unix.NsecToTimespec(ns)
+	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&timeout)), 0, 0)
 }

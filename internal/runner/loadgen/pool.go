@@ -18,6 +18,7 @@ const (
 	connIdle                        // in the pool: whoever swaps the state away owns it
 	connSending                     // the sender's
 	connBusy                        // its loop's: an answer is awaited
+	connDoomed                      // the sender gave it up: its loop closes it
 	connDead
 )
 

@@ -57,7 +57,7 @@ type runner struct {
 	following             atomic.Int64 // sessions between two turns, in the followers' hands
 	slots                 slots
 	spareError            atomic.Pointer[error]
-	realtime              atomic.Bool // every thread has a real-time class
+	realtime              atomic.Bool // the sending thread has a real-time class
 	faultOnce             sync.Once
 	fault                 error
 	faulted               chan struct{}
@@ -170,9 +170,7 @@ func (r *runner) run(ctx context.Context) (*Recording, error) {
 	}
 	watch := newObserver(r)
 	defer watch.restore()
-	if r.realtime.Store(promptProcess()); r.realtime.Load() {
-		defer politeProcess()
-	}
+	defer promptProcess()()
 
 	var readers sync.WaitGroup
 	for _, l := range r.loops {
@@ -407,10 +405,9 @@ func (r *runner) hasText(x *exchange) bool {
 	return len(a.events) > 0
 }
 
-// prepareThread binds the calling thread to the client's cores. A thread that
-// spins is an ordinary one: the kernel does not let a real-time thread run for
-// ever.
-func (r *runner) prepareThread(spins bool) {
+// prepareThread binds the calling thread to the client's cores and lets it sleep
+// exactly.
+func (r *runner) prepareThread() {
 	if cpus := r.cfg.Client.CPUs; len(cpus) > 0 {
 		var set unix.CPUSet
 		for _, c := range cpus {
@@ -419,7 +416,4 @@ func (r *runner) prepareThread(spins bool) {
 		_ = unix.SchedSetaffinity(0, &set)
 	}
 	preciseTimers()
-	if spins || !r.realtime.Load() {
-		politeThread()
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -126,7 +125,10 @@ func (s *sender) passed(end int64) bool {
 func (s *sender) run() {
 	// Never unlocked: the thread's priority must not be another goroutine's.
 	runtime.LockOSThread()
-	s.r.prepareThread(s.r.spin > 0)
+	s.r.prepareThread()
+	if s.r.spin == 0 {
+		s.r.realtime.Store(promptSender())
+	}
 	for !s.r.sendingDone.Load() {
 		x := s.first()
 		if x == nil {
@@ -181,7 +183,9 @@ func (s *sender) admitted(x *exchange, now int64) bool {
 
 // sleep waits that long, or until something becomes due.
 func (s *sender) sleep(ns int64) {
-	if s.poll(ns, true) {
+	timeout := unix.NsecToTimespec(ns)
+	fds := [1]unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}}
+	if n, err := unix.Ppoll(fds[:], &timeout, nil); err == nil && n > 0 {
 		var b [8]byte
 		_, _ = read(s.wake, b[:])
 	}
@@ -196,22 +200,9 @@ func (s *sender) until(deadline int64) {
 			return
 		}
 		if rest > s.r.spin {
-			s.poll(rest-s.r.spin, false)
+			nap(rest - s.r.spin)
 		}
 	}
-}
-
-// poll waits for the event descriptor (or, if not wakeable, for nothing) for that
-// long, with nanosecond resolution.
-func (s *sender) poll(ns int64, wakeable bool) bool {
-	timeout := unix.NsecToTimespec(ns)
-	if !wakeable {
-		_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&timeout)), 0, 0)
-		return false
-	}
-	fds := [1]unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}}
-	n, err := unix.Ppoll(fds[:], &timeout, nil)
-	return err == nil && n > 0
 }
 
 // dispatch writes the rendered request on an idle connection, or begins a new one.
@@ -252,7 +243,7 @@ func (s *sender) send(c *conn, x *exchange) bool {
 	x.attempt = s.r.now()
 	n, err := write(c.fd, s.buf)
 	if err != 0 && err != unix.EAGAIN {
-		c.close()
+		c.state.Store(connDoomed)
 		if n == 0 {
 			return false
 		}

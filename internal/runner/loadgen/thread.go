@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"bytes"
 	"os"
 	"strconv"
 
@@ -15,58 +16,71 @@ const (
 	schedOther    = 0
 	schedFIFO     = 1
 	schedAttrSize = 48
+	// autogroup weighs the process' session against others, where the kernel
+	// schedules sessions as groups: niceness counts only inside of one.
+	autogroup = "/proc/self/autogroup"
 )
 
-// promptProcess asks the kernel to run every thread of the process as soon as it
-// wakes. All of them, not only those that send and read: they share locks inside
-// the runtime, and one that is kept from running while it holds one keeps the
-// others. It returns whether that was granted. Threads that start later have what
-// their creators have.
-func promptProcess() bool {
-	attr := unix.SchedAttr{Size: schedAttrSize, Policy: schedFIFO, Priority: fifoPriority}
-	for _, tid := range threads() {
-		if unix.SchedSetAttr(tid, &attr, 0) != nil {
-			politeProcess()
-			return false
+// promptProcess asks the kernel to run every thread of the process soon when it
+// wakes, and returns the function that takes that back. All of them, not only
+// those that send and read: they share locks inside the runtime, and one that is
+// kept from running while it holds one keeps the others. Threads that start later
+// have what their creators have.
+//
+// Note: not a real-time class. Real-time threads that wait for one another by
+// polling, or for an ordinary one, can starve a small machine for good.
+func promptProcess() (restore func()) {
+	before := sessionNiceness()
+	if before != "" {
+		_ = os.WriteFile(autogroup, []byte(strconv.Itoa(niceness)), 0)
+	}
+	ask(unix.SchedAttr{Size: schedAttrSize, Policy: schedOther, Nice: niceness, Runtime: shortSlice})
+	return func() {
+		ask(unix.SchedAttr{Size: schedAttrSize, Policy: schedOther})
+		if before != "" {
+			_ = os.WriteFile(autogroup, []byte(before), 0)
 		}
 	}
-	return true
 }
 
-// politeProcess takes that back.
-func politeProcess() {
-	attr := unix.SchedAttr{Size: schedAttrSize, Policy: schedOther}
-	for _, tid := range threads() {
-		_ = unix.SchedSetAttr(tid, &attr, 0)
-	}
-}
-
-// threads are the ids of the process' threads.
-func threads() []int {
+// ask gives every thread the attributes, or at least the short slice.
+func ask(attr unix.SchedAttr) {
 	entries, err := os.ReadDir("/proc/self/task")
 	if err != nil {
-		return nil
+		return
 	}
-	var tids []int
 	for _, e := range entries {
-		if tid, err := strconv.Atoi(e.Name()); err == nil {
-			tids = append(tids, tid)
+		tid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if unix.SchedSetAttr(tid, &attr, 0) != nil {
+			attr.Nice = 0
+			_ = unix.SchedSetAttr(tid, &attr, 0)
 		}
 	}
-	return tids
+}
+
+// sessionNiceness is the present niceness of the session's group, "" where
+// sessions are not scheduled as groups. The file says: /autogroup-9 nice 0.
+func sessionNiceness() string {
+	b, err := os.ReadFile(autogroup)
+	if err != nil {
+		return ""
+	}
+	_, nice, ok := bytes.Cut(bytes.TrimSpace(b), []byte(" nice "))
+	if !ok {
+		return ""
+	}
+	return string(nice)
+}
+
+// promptSender gives the calling thread, which sleeps between requests, a
+// real-time class. It returns whether that was granted.
+func promptSender() bool {
+	attr := unix.SchedAttr{Size: schedAttrSize, Policy: schedFIFO, Priority: fifoPriority}
+	return unix.SchedSetAttr(0, &attr, 0) == nil
 }
 
 // preciseTimers has the calling thread's sleeps end when they should.
 func preciseTimers() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0) }
-
-// politeThread makes the calling thread an ordinary one, as prompt as those can
-// be: one that has much to do must not starve its processor.
-func politeThread() {
-	attr := unix.SchedAttr{Size: schedAttrSize, Policy: schedOther, Nice: niceness, Runtime: shortSlice}
-	if unix.SchedSetAttr(0, &attr, 0) == nil {
-		return
-	}
-	// Without the privilege: the same priority as before, and the short slice.
-	attr.Nice = 0
-	_ = unix.SchedSetAttr(0, &attr, 0)
-}
