@@ -119,3 +119,6 @@ func grown(before, after *int64) int64 {
 
 // lost reports whether a count that was read before cannot be read any more.
 func lost(before, after *int64) bool { return before != nil && after == nil }
+
+// IsHarmful reports whether a throttle reason makes a number a lie.
+func IsHarmful(reason string) bool { return slices.Contains(harmful, reason) }

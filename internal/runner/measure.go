@@ -48,8 +48,10 @@ func (a *attempt) measure(ctx context.Context) error {
 	loadCtx, stop := context.WithTimeoutCause(alive, time.Duration(a.plan.Length)+slack, errors.New("the load did not end in its time"))
 	defer stop()
 	sampler := a.startTelemetry()
+	devices := a.startDevices()
 	recording, err := loadgen.Run(loadCtx, config, a.clock)
 	a.telemetry = sampler.stop()
+	samples := a.stopDevices(devices)
 	cause := context.Cause(loadCtx)
 	cancel(nil)
 	<-watched
@@ -64,8 +66,11 @@ func (a *attempt) measure(ctx context.Context) error {
 	m := &measurement{recording: recording}
 	slo := a.slo()
 	for _, w := range recording.Windows {
-		m.windows = append(m.windows, metrics.Compute(recording.Requests, w, slo))
+		w = metrics.Compute(recording.Requests, w, slo)
+		a.addEnergy(&w, samples)
+		m.windows = append(m.windows, w)
 	}
+	a.checkDevices(recording.Windows, samples)
 	a.measured = m
 	return nil
 }

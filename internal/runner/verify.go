@@ -19,7 +19,6 @@ import (
 	"sbench/internal/lifecycle"
 	"sbench/internal/result"
 	"sbench/internal/runner/engine"
-	"sbench/internal/runner/gpu"
 	"sbench/internal/runner/preflight"
 	"sbench/internal/runner/stage"
 	"sbench/internal/setting"
@@ -158,11 +157,7 @@ func (a *attempt) readNode(ctx context.Context, host preflight.Host) fingerprint
 	case a.spec.Node.GPUHelper == "":
 		n.GPUError = "the site has no sbench-gpu"
 	default:
-		helper := gpu.Helper{
-			Path: a.spec.Node.GPUHelper, Supervisor: a.supervisor,
-			Deadline: orDefault(a.spec.Node.Deadlines.GPU, 20*time.Second),
-		}
-		gpus, err := helper.Snapshot(ctx)
+		gpus, err := a.gpuHelper().Snapshot(ctx)
 		if err != nil {
 			n.GPUError = err.Error()
 			break
