@@ -21,3 +21,7 @@ create index step_run on step (run_id) where run_id is not null;
 
 alter table allocation add column steps_read boolean not null default false;
 create index allocation_steps on allocation (cluster) where ended and not steps_read;
+
+-- settled: it is decided about every run of the ended task.
+alter table task add column settled boolean not null default false;
+create index task_unsettled on task (token) where state = 'ended' and not settled;

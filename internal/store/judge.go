@@ -76,9 +76,10 @@ type judgedAttempt struct {
 
 // Judge lets lifecycle.Judge decide about runs of which an attempt has ended,
 // and moves them there where the actor may. A run that is under way elsewhere by
-// now only moves to complete. One whose task has not ended may only die besides:
-// a requeued task runs it again, and why an attempt was cut short is known only
-// when its allocation has ended. It returns one row per run that exists.
+// now only moves to complete. One whose task is not settled may only die besides,
+// and it is the tracker that settles it: a requeued task runs it again, and why
+// an attempt was cut short, or whether one was lost, is known only when the
+// allocation has ended. It returns one row per run that exists.
 func (tx *Tx) Judge(ctx context.Context, ended []Ended, by lifecycle.Actor, evidence any) ([]Judged, error) {
 	if len(ended) == 0 {
 		return nil, nil
@@ -128,7 +129,8 @@ func (r judgedRun) judge(attempts []judgedAttempt, ended []Ended, by lifecycle.A
 		return r.BatchToken != nil && *r.BatchToken == e.Token && r.TaskIndex != nil && *r.TaskIndex == e.TaskIndex
 	})
 	if r.State.Active() && j.Verdict.State != lifecycle.RunComplete {
-		if !here || r.TaskOpen && j.Verdict.State != lifecycle.RunDead {
+		unsettled := r.TaskOpen || by != lifecycle.ActorTrack
+		if !here || unsettled && j.Verdict.State != lifecycle.RunDead {
 			return j
 		}
 	}

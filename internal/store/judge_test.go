@@ -17,6 +17,7 @@ func judge(t testing.TB, s *store.Store, by lifecycle.Actor, attempts ...store.N
 	t.Helper()
 	endTasks(t, s)
 	judgeOpen(t, s, by, attempts...)
+	judgeOpen(t, s, lifecycle.ActorTrack, attempts...) // which settles what is known already
 }
 
 // endTasks ends all tasks, as the tracker does.

@@ -55,14 +55,15 @@ type TrackedRun struct {
 	TaskIndex       int
 	State           lifecycle.RunState
 	CancelRequested bool
-	TaskEnded       *time.Time // when the tracker saw its task ended; nil while it is open
+	TaskEnded       *time.Time // when the tracker saw the task ended; nil while it is open
+	Here            bool       // it is in the task and undecided
 }
 
 const (
 	sqlTrackedColumns = `
 select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, r.batch_token, r.task_index, r.state,
        r.cancel_requested_at is not null as cancel_requested,
-       case when t.state = 'ended' then t.changed_at end as task_ended
+       case when t.state = 'ended' then t.changed_at end as task_ended, true as here
   from run r
   join task t on t.token = r.batch_token and t.task_index = r.task_index
   join batch b on b.token = r.batch_token
@@ -72,9 +73,20 @@ select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_cla
 	sqlRunsOfTasks = sqlTrackedColumns + `
    and (r.batch_token, r.task_index) in (select * from unnest($1::text[], $2::integer[]))
  order by r.batch_token, r.task_index, r.task_position, r.id`
-	sqlUnsettledRuns = sqlTrackedColumns + `
-   and b.site = $1 and b.state in ('held', 'released') and t.state = 'ended'
- order by r.batch_token, r.task_index, r.task_position, r.id`
+	// Also those that are decided, or elsewhere by now: what they lost in this task
+	// is noted all the same.
+	sqlUnsettledRuns = `
+select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, t.token as batch_token, t.task_index, r.state,
+       r.cancel_requested_at is not null as cancel_requested, t.changed_at as task_ended,
+       r.state in ('submitted', 'provisioning', 'running') and r.batch_token = t.token and r.task_index = t.task_index as here
+  from batch b
+  join task t on t.token = b.token and t.state = 'ended' and not t.settled
+  join task_run tr on tr.token = t.token and tr.task_index = t.task_index
+  join run r on r.id = tr.run_id
+  join sweep s on s.id = r.sweep_id
+  join setting c on c.setting_hash = r.setting_hash
+ where b.site = $1 and b.state in ('held', 'released')
+ order by t.token, t.task_index, r.task_position, r.id`
 	sqlRunsToCancel = sqlTrackedColumns + `
    and b.site = $1 and b.state in ('held', 'released') and t.state <> 'ended' and b.token in (
        select batch_token from run where cancel_requested_at is not null and state in ('submitted', 'provisioning', 'running'))
@@ -90,8 +102,8 @@ func (s *Store) RunsOfTasks(ctx context.Context, keys []TaskKey) ([]TrackedRun, 
 	return collect[TrackedRun](ctx, s.pool, "runs of tasks", sqlRunsOfTasks, tokens, indexes)
 }
 
-// UnsettledRuns returns the runs of a site whose task has ended and that nobody
-// has decided about.
+// UnsettledRuns returns the runs of the tasks of a site that have ended and are
+// not settled.
 func (s *Store) UnsettledRuns(ctx context.Context, site string) ([]TrackedRun, error) {
 	return collect[TrackedRun](ctx, s.pool, "unsettled runs", sqlUnsettledRuns, site)
 }
@@ -201,7 +213,7 @@ select token, task_index as index from task
  where (token, task_index) in (select * from unnest($1::text[], $2::integer[])) and state <> $3
  order by token, task_index for update`
 	sqlMoveTasks = `
-update task t set state = $4, actor = 'track', reason = k.reason, changed_at = $5, evidence = null
+update task t set state = $4, actor = 'track', reason = k.reason, changed_at = $5, evidence = null, settled = false
   from unnest($1::text[], $2::integer[], $3::text[]) as k (token, task_index, reason)
  where t.token = k.token and t.task_index = k.task_index and t.state <> $4`
 )
@@ -264,10 +276,20 @@ func (tx *Tx) ReturnRuns(ctx context.Context, ids []int64, to lifecycle.RunState
 	return nil
 }
 
+const sqlSettleTask = `update task set settled = true where token = $1 and task_index = $2 and state = 'ended'`
+
+// SettleTask notes that every run of an ended task is decided.
+func (tx *Tx) SettleTask(ctx context.Context, key TaskKey) error {
+	if _, err := tx.Exec(ctx, sqlSettleTask, key.Token, key.Index); err != nil {
+		return fmt.Errorf("settle task %s/%d: %w", key.Token, key.Index, err)
+	}
+	return nil
+}
+
 const sqlEndBatches = `
 update batch b set state = 'ended', actor = 'track', reason = '', changed_at = $2
  where b.site = $1 and b.state in ('held', 'released')
-   and not exists (select from task t where t.token = b.token and t.state <> 'ended')
+   and not exists (select from task t where t.token = b.token and (t.state <> 'ended' or not t.settled))
    and not exists (select from run r where r.batch_token = b.token and r.state in ('submitted', 'provisioning', 'running'))
 returning token`
 

@@ -1,0 +1,755 @@
+package track
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sbench/internal/batch"
+	"sbench/internal/lifecycle"
+	"sbench/internal/pgtest"
+	"sbench/internal/result"
+	"sbench/internal/setting"
+	"sbench/internal/site"
+	"sbench/internal/slurm"
+	"sbench/internal/slurmtest"
+	"sbench/internal/store"
+)
+
+func TestMain(m *testing.M) {
+	if status, ok := slurmtest.Command(); ok {
+		os.Exit(status)
+	}
+	os.Exit(m.Run())
+}
+
+// clock is the real one, moved on by the test.
+type clock struct {
+	mu    sync.Mutex
+	moved time.Duration
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.moved)
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.moved += d
+}
+
+const token = "sb-aaaaaaaaaaaaaaaaaaaa"
+
+// world is a released batch of one or more tasks on a fake cluster.
+type world struct {
+	testing.TB
+	clock   clock
+	store   *store.Store
+	cluster *slurmtest.Cluster
+	client  *slurm.Client
+	tracker *Tracker
+	dir     string
+	job     int64
+	runs    [][]int64 // by task
+	sweep   int64
+}
+
+func testSite() *site.Site {
+	return &site.Site{Name: "lab", Cluster: "fake", PollInterval: time.Second}
+}
+
+// newWorld has tasks of the given numbers of runs.
+func newWorld(t testing.TB, conf slurmtest.Config, runs ...int) *world {
+	t.Helper()
+	w := &world{TB: t, cluster: slurmtest.New(t, conf), dir: t.TempDir()}
+	w.store = pgtest.New(t).WithClock(w.clock.Now)
+	w.client = w.cluster.Client()
+	w.restart(w.client)
+	w.sweep, w.runs = createRuns(t, w.store, runs...)
+	w.commit()
+	script := filepath.Join(w.dir, "batch.sbatch")
+	text := fmt.Sprintf("#!/bin/sh\n#SBATCH --job-name=%s\n#SBATCH --comment='sbench %s'\n#SBATCH --array=0-%d\ntrue\n", token, token, len(runs)-1)
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := w.client.Submit(t.Context(), script, true)
+	if err != nil || s.Outcome != slurm.Created {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	w.job = s.JobID
+	w.release()
+	return w
+}
+
+func (w *world) restart(c cluster) {
+	w.tracker = New(Config{Site: testSite(), Store: w.store, Cluster: c, Now: w.clock.Now})
+}
+
+// createRuns stores one sweep whose settings have a run in each task.
+func createRuns(t testing.TB, s *store.Store, runs ...int) (int64, [][]int64) {
+	t.Helper()
+	n := store.NewSweep{Name: "n", UserName: "ada", UID: 1000, Site: "lab", HardwareClass: "emulated", File: "x"}
+	total := 0
+	for _, r := range runs {
+		total += r
+	}
+	for i := range total {
+		spec := fmt.Sprintf(`{"i":%d}`, i)
+		sum := sha256.Sum256([]byte(spec))
+		hash := hex.EncodeToString(sum[:])
+		n.Settings = append(n.Settings, store.NewSetting{Hash: hash, SeriesHash: hash, CanonicalSpec: []byte(spec), Setting: setting.Setting{}, Repeats: 1})
+	}
+	id, _, err := s.CreateSweep(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.RunsOfSweep(t.Context(), id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var byTask [][]int64
+	for _, r := range runs {
+		var ids []int64
+		for range r {
+			ids, list = append(ids, list[0].ID), list[1:]
+		}
+		byTask = append(byTask, ids)
+	}
+	return id, byTask
+}
+
+func (w *world) commit() {
+	w.Helper()
+	commitBatch(w.TB, w.store, w.dir, w.runs)
+}
+
+func commitBatch(t testing.TB, s *store.Store, dir string, runs [][]int64) {
+	t.Helper()
+	b := store.NewBatch{
+		Token: token, Site: "lab", Cluster: "fake", UID: os.Getuid(), UserName: "ada", Dir: dir, AttemptsDir: filepath.Join(dir, "attempts"),
+		Digest: "sha256:0", TimeLimit: time.Hour, JobName: token,
+	}
+	for _, ids := range runs {
+		b.Tasks = append(b.Tasks, store.NewTask{TimeLimit: time.Hour, GPUs: 1, Runs: ids})
+	}
+	if err := s.CreateBatch(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, batch.LogsDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) release() {
+	w.Helper()
+	if ok, err := w.store.HoldBatch(w.Context(), token, w.job, nil, "", nil); err != nil || !ok {
+		w.Fatal(ok, err)
+	}
+	if err := w.client.Release(w.Context(), w.job); err != nil {
+		w.Fatal(err)
+	}
+	if ok, err := w.store.ReleaseBatch(w.Context(), token); err != nil || !ok {
+		w.Fatal(ok, err)
+	}
+}
+
+func (w *world) tick() {
+	w.Helper()
+	if err := w.tracker.Tick(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// ticks looks as often as it takes for everything to be decided.
+func (w *world) ticks() {
+	w.Helper()
+	for range 8 {
+		w.tick()
+		w.clock.advance(90 * time.Second)
+	}
+}
+
+// raw is the job id of a task that was started.
+func (w *world) raw(task int) int64 {
+	w.Helper()
+	q, err := w.client.Queue(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, j := range q.Jobs {
+		if i, ok := (slurm.JobID{Tasks: j.Tasks}).Task(); ok && i == task && j.ArrayID == w.job {
+			return j.Raw
+		}
+	}
+	w.Fatalf("task %d was not started", task)
+	return 0
+}
+
+// record appends lines to the record of a start of a task.
+func (w *world) record(task int, raw int64, restart int, lines ...string) {
+	w.Helper()
+	f, err := os.OpenFile(filepath.Join(w.dir, batch.LogsDir, batch.RecordName(task, raw, restart)), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer f.Close()
+	for _, l := range lines {
+		fmt.Fprintf(f, "%d %s\n", time.Now().Unix(), l)
+	}
+}
+
+// seal writes a manifest; collect is the collector that has seen it.
+func (w *world) seal(run, raw int64, restart int) {
+	w.Helper()
+	dir := batch.AttemptDir(filepath.Join(w.dir, "attempts"), run, raw, restart)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, result.ManifestName), []byte("{}"), 0o644); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) collect(run, raw int64, restart, task int, class lifecycle.ExitClass) {
+	w.Helper()
+	w.seal(run, raw, restart)
+	a := store.NewAttempt{
+		Attempt: result.Attempt{
+			RunID: run, Token: token, TaskIndex: task, Site: "lab", Cluster: "fake", JobIDRaw: raw, RestartCount: restart,
+			HardwareClass: "emulated", Nodes: []string{"gpu1"}, StartedAt: time.Now(), EndedAt: time.Now(),
+		},
+		Sealed: true, ExitClass: class, Valid: class == lifecycle.ExitMeasured, Reasons: []string{string(class)},
+	}
+	err := w.store.WithTx(w.Context(), func(tx *store.Tx) error {
+		if _, err := tx.InsertAttempts(w.Context(), []store.NewAttempt{a}); err != nil {
+			return err
+		}
+		_, err := tx.Judge(w.Context(), []store.Ended{{RunID: run, Token: token, TaskIndex: task}}, lifecycle.ActorCollect, nil)
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) state(run int64) lifecycle.RunState {
+	w.Helper()
+	r, err := w.store.Run(w.Context(), run)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r.State
+}
+
+func (w *world) expect(run int64, want lifecycle.RunState) {
+	w.Helper()
+	if got, err := w.store.Run(w.Context(), run); err != nil || got.State != want {
+		w.Errorf("run %d is %s (%s), want %s; %v", run, got.State, got.Reason, want, err)
+	}
+}
+
+func (w *world) batchState() lifecycle.BatchState {
+	w.Helper()
+	list, err := w.store.Batches(w.Context(), token)
+	if err != nil || len(list) != 1 {
+		w.Fatal(list, err)
+	}
+	return list[0].State
+}
+
+func (w *world) allocations(task int) []store.Allocation {
+	w.Helper()
+	list, err := w.store.AllocationsOfTasks(w.Context(), []store.TaskKey{{Token: token, Index: task}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+func (w *world) attempts(run int64) []store.KnownAttempt {
+	w.Helper()
+	list, err := w.store.KnownAttempts(w.Context(), []int64{run})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return list
+}
+
+func TestTick_LifeOfATask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 2)
+	a, b := w.runs[0][0], w.runs[0][1]
+	w.tick()
+	w.expect(a, lifecycle.RunSubmitted)
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.tick()
+	w.expect(a, lifecycle.RunProvisioning)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a))
+	w.tick()
+	w.expect(a, lifecycle.RunRunning)
+	w.expect(b, lifecycle.RunProvisioning)
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.expect(a, lifecycle.RunComplete)
+	w.record(0, raw, 0, fmt.Sprintf("end %d 0", a), fmt.Sprintf("start %d", b))
+	w.tick()
+	w.expect(b, lifecycle.RunRunning)
+	w.collect(b, raw, 0, 0, lifecycle.ExitEngineDied)
+	w.expect(b, lifecycle.RunRunning) // its task is not over
+	w.record(0, raw, 0, fmt.Sprintf("end %d 14", b), "done")
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.tick()
+	w.expect(a, lifecycle.RunComplete)
+	w.expect(b, lifecycle.RunPending)
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", got)
+	}
+	list := w.allocations(0)
+	if len(list) != 1 || !list[0].Ended || list[0].JobIDRaw != raw || *list[0].RestartCount != 0 || list[0].State != "COMPLETED" {
+		t.Errorf("%+v", list)
+	}
+}
+
+// A steady tick is one squeue; an ending one is one sacct more.
+func TestTick_Calls(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1, 1)
+	calls := func() map[string]int64 {
+		n := map[string]int64{}
+		for name, s := range w.client.Stats() {
+			n[name] = s.Calls
+		}
+		return n
+	}
+	w.tick()
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	before := calls()
+	for range 5 {
+		w.tick()
+	}
+	after := calls()
+	if after["squeue"]-before["squeue"] != 5 || after["sacct"] != before["sacct"] || after["scontrol"] != before["scontrol"] {
+		t.Errorf("five steady ticks: from %v to %v", before, after)
+	}
+}
+
+func TestTick_StartedAndSealedNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 2)
+	a, b := w.runs[0][0], w.runs[0][1]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 137", a), fmt.Sprintf("skip %d time", b), "done")
+	w.tick()
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.tick()
+	w.expect(a, lifecycle.RunRunning) // its manifest may be hidden yet
+	w.expect(b, lifecycle.RunPending) // the record says that it was not started
+	w.ticks()
+	w.expect(a, lifecycle.RunPending)
+	if got := w.attempts(a); len(got) != 1 || got[0].Sealed || got[0].JobIDRaw != raw {
+		t.Errorf("%+v", got)
+	}
+	if got := w.attempts(b); len(got) != 0 {
+		t.Errorf("an attempt of a run that was not started: %+v", got)
+	}
+	run, err := w.store.Run(t.Context(), a)
+	if err != nil || run.Charged != 1 || run.Reason != "nothing was sealed: killed by signal 9" {
+		t.Errorf("%+v, %v", run, err)
+	}
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", got)
+	}
+}
+
+// nextSecond waits for the next second: Slurm tells one start from another by it.
+func nextSecond() { time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) }
+
+func TestTick_NodeLostAndRequeued(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a))
+	w.tick()
+	w.expect(a, lifecycle.RunRunning)
+	nextSecond()
+	w.cluster.Requeue(w.job, slurm.NodeFail, 0)
+	w.tick()
+	w.expect(a, lifecycle.RunSubmitted)
+	w.clock.advance(time.Minute)
+	w.cluster.Start(w.job, "gpu2", 0)
+	w.record(0, raw, 1, "begin gpu2", "claim held", fmt.Sprintf("start %d", a))
+	w.tick()
+	w.tick()
+	w.expect(a, lifecycle.RunRunning)
+	w.collect(a, raw, 1, 0, lifecycle.ExitMeasured)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.ticks()
+	w.expect(a, lifecycle.RunComplete)
+	var got []string
+	for _, x := range w.allocations(0) {
+		got = append(got, fmt.Sprint(x.State, " ", x.Cause, " ", *x.RestartCount, " ", x.Ended, " ", x.Nodes))
+	}
+	want := []string{"NODE_FAIL node_fail 0 true [gpu1]", "COMPLETED  1 true [gpu2]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTick_Ends(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		state   slurm.State
+		want    lifecycle.RunState
+		charged int
+	}{
+		{slurm.NodeFail, lifecycle.RunPending, 0},
+		{slurm.Preempted, lifecycle.RunPending, 0},
+		{slurm.Timeout, lifecycle.RunPending, 1},
+		{slurm.OutOfMemory, lifecycle.RunPending, 1},
+		{slurm.Cancelled, lifecycle.RunCancelled, 1},
+	} {
+		t.Run(string(tt.state), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, slurmtest.Config{}, 2)
+			a, b := w.runs[0][0], w.runs[0][1]
+			w.cluster.Start(w.job, "gpu1", 0)
+			w.record(0, w.raw(0), 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a))
+			w.tick()
+			w.cluster.End(w.job, tt.state, 0, 0)
+			w.ticks()
+			w.expect(a, tt.want)
+			w.expect(b, tt.want) // at no cost, or stopped with its task
+			run, err := w.store.Run(t.Context(), a)
+			if err != nil || run.Charged != tt.charged {
+				t.Errorf("charged %d (%s), want %d; %v", run.Charged, run.Reason, tt.charged, err)
+			}
+			if got := w.attempts(b); len(got) != 0 {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// Slurm's warning before the time limit reaches the run alone: the job completes.
+func TestTick_TimeLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 16", a), "done")
+	w.tick()
+	w.collect(a, raw, 0, 0, lifecycle.ExitCancelled)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.ticks()
+	w.expect(a, lifecycle.RunPending)
+	if got := w.allocations(0); len(got) != 1 || got[0].Cause != lifecycle.CauseTimeLimit {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTick_SealedButNotCollected(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), "done")
+	w.tick()
+	w.seal(a, raw, 0)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.tick()
+	w.clock.advance(5 * time.Minute)
+	w.tick()
+	w.expect(a, lifecycle.RunRunning)
+	w.clock.advance(6 * time.Minute)
+	w.tick()
+	w.expect(a, lifecycle.RunPending)
+	// It was read after all.
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.expect(a, lifecycle.RunComplete)
+}
+
+func TestTick_SlurmDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	w.cluster.Fault(slurmtest.Faults{ControllerDown: true})
+	for range 10 {
+		if err := w.tracker.Tick(t.Context()); !errors.Is(err, slurm.ErrUnreachable) {
+			t.Errorf("error is %v", err)
+		}
+		w.clock.advance(time.Hour)
+	}
+	w.expect(w.runs[0][0], lifecycle.RunProvisioning)
+	w.expect(w.runs[1][0], lifecycle.RunSubmitted)
+	// The queue answers, the accounting database does not: a task that the queue
+	// has forgotten stays as it is.
+	w.cluster.Fault(slurmtest.Faults{})
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.cluster.Start(w.job, "gpu1", 1)
+	w.cluster.End(w.job, slurm.Completed, 0, 1)
+	w.cluster.Forget(w.job)
+	w.cluster.Fault(slurmtest.Faults{AccountingDown: true})
+	for range 10 {
+		_ = w.tracker.Tick(t.Context())
+		w.clock.advance(time.Hour)
+	}
+	w.expect(w.runs[0][0], lifecycle.RunProvisioning)
+	w.cluster.Fault(slurmtest.Faults{})
+	w.ticks()
+	w.expect(w.runs[0][0], lifecycle.RunPending)
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", got)
+	}
+	if got := w.allocations(0); len(got) != 1 || got[0].ExitCode == nil || got[0].SeenIn != "sacct" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTick_WithoutAccounting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{NoAccounting: true}, 1)
+	a := w.runs[0][0]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), "done")
+	w.tick()
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.cluster.Forget(w.job)
+	w.ticks()
+	w.expect(a, lifecycle.RunComplete)
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", got)
+	}
+}
+
+// The controller crashes and gives the ids to somebody else.
+func TestTick_JobForgottenAndIdGivenAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1)
+	w.tick()
+	w.cluster.Crash(0)
+	script := filepath.Join(t.TempDir(), "other.sbatch")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#SBATCH --job-name=other\n#SBATCH --array=0-1\ntrue\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other, err := w.client.Submit(t.Context(), script, false)
+	if err != nil || other.JobID != w.job {
+		t.Fatalf("%+v, %v", other, err)
+	}
+	w.tick()
+	w.expect(w.runs[0][0], lifecycle.RunSubmitted)
+	w.ticks()
+	for _, task := range w.runs {
+		w.expect(task[0], lifecycle.RunPending)
+		if got := w.attempts(task[0]); len(got) != 0 {
+			t.Errorf("charged for what never began: %+v", got)
+		}
+	}
+	for _, j := range w.cluster.Jobs() {
+		for _, task := range j.Tasks {
+			if task.State != slurm.Pending {
+				t.Errorf("the other's job is %s", task.State)
+			}
+		}
+	}
+}
+
+func TestTick_StraysAreCancelled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	ghost, err := w.client.Submit(t.Context(), filepath.Join(w.dir, "batch.sbatch"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tick()
+	w.tick()
+	for _, j := range w.cluster.Jobs() {
+		ended := !slices.ContainsFunc(j.Tasks, func(x slurmtest.Task) bool { return x.State.Phase() != slurm.PhaseEnded })
+		if want := j.ID == ghost.JobID; ended != want {
+			t.Errorf("job %d has ended: %v, want %v", j.ID, ended, want)
+		}
+	}
+	w.expect(w.runs[0][0], lifecycle.RunSubmitted)
+}
+
+func TestTick_CancelWhole(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 2, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	a := w.runs[0][0]
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a))
+	w.tick()
+	if _, err := w.store.Cancel(t.Context(), store.Scope{Sweeps: []int64{w.sweep}}, "ada", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.tick()
+	if n := w.client.Stats()["scancel"].Calls; n != 1 {
+		t.Errorf("%d calls of scancel", n)
+	}
+	w.record(0, raw, 0, fmt.Sprintf("end %d 16", a), "done")
+	w.collect(a, raw, 0, 0, lifecycle.ExitCancelled)
+	w.ticks()
+	for _, task := range w.runs {
+		for _, run := range task {
+			w.expect(run, lifecycle.RunCancelled)
+		}
+	}
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", got)
+	}
+}
+
+func TestTick_CancelPart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 2, 1, 1)
+	w.tick()
+	// One of two runs of task 0, and all of task 1.
+	half, whole := w.runs[0][1], w.runs[1][0]
+	if _, err := w.store.Cancel(t.Context(), store.Scope{Runs: []int64{half, whole}}, "ada", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.ticks()
+	w.expect(whole, lifecycle.RunCancelled)
+	w.expect(half, lifecycle.RunSubmitted)
+	w.expect(w.runs[0][0], lifecycle.RunSubmitted)
+	w.expect(w.runs[2][0], lifecycle.RunSubmitted)
+	if _, err := os.Stat(filepath.Join(w.dir, batch.CancelDir, fmt.Sprint(half))); err != nil {
+		t.Error(err)
+	}
+	// task.sh passes it over.
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	a := w.runs[0][0]
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), fmt.Sprintf("skip %d cancelled", half), "done")
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.ticks() // nothing but cancelled runs is left of it: the task is ended
+	w.expect(half, lifecycle.RunCancelled)
+	w.expect(a, lifecycle.RunComplete)
+}
+
+func TestTick_TaskThatCannotClaimIsCharged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.record(0, w.raw(0), 0, "begin gpu1", "claim failed", "done")
+	w.tick()
+	w.cluster.End(w.job, slurm.Failed, 17, 0)
+	w.ticks()
+	w.expect(w.runs[0][0], lifecycle.RunPending)
+	if got := w.attempts(w.runs[0][0]); len(got) != 1 {
+		t.Errorf("%+v: it could go on for ever", got)
+	}
+}
+
+func TestTick_NoRecordAtAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	w.cluster.End(w.job, slurm.Failed, 0, 0)
+	w.ticks()
+	run, err := w.store.Run(t.Context(), w.runs[0][0])
+	if err != nil || run.State != lifecycle.RunPending || run.Charged != 1 || !strings.Contains(run.Reason, "no record") {
+		t.Errorf("%+v, %v", run, err)
+	}
+}
+
+// A record is a file on a shared file system.
+func TestReadRecord_Hostile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b := store.Batch{Dir: dir, UID: os.Getuid()}
+	logs := filepath.Join(dir, batch.LogsDir)
+	if err := os.Mkdir(logs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(logs, batch.RecordName(0, 1, 0))
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("1 begin x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, name); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := readRecord(b, 0, 1, 0); ok {
+		t.Error("a link is followed")
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(name, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := readRecord(b, 0, 1, 0); ok {
+		t.Error("a folder is read")
+	}
+	big := filepath.Join(logs, batch.RecordName(1, 1, 0))
+	if err := os.WriteFile(big, []byte("1 begin x\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(big, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if rec, ok := readRecord(b, 1, 1, 0); !ok || rec.Node != "x" {
+		t.Error("the beginning of a large record is not read")
+	}
+	b.UID++
+	if _, ok := readRecord(b, 1, 1, 0); ok {
+		t.Error("another's file is believed")
+	}
+}
+
+func TestRun_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	reached := make(chan struct{}, 100)
+	w.tracker.Failpoint = func(name string) {
+		if name == FailSettled {
+			reached <- struct{}{}
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- w.tracker.Run(ctx) }()
+	<-reached
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestRun_Fenced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tracker.Store = w.store.Fenced(12345)
+	if err := w.tracker.Run(t.Context()); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("error is %v", err)
+	}
+	w.expect(w.runs[0][0], lifecycle.RunSubmitted)
+}
+
+var _ cluster = (*slurm.Client)(nil)
