@@ -138,7 +138,7 @@ values ('c1', 71, now(), 70, 0, $1, 0, 'RUNNING', '{n1}', now())`, batchToken)
 	for _, h := range history {
 		got = append(got, string(h.Entity)+" "+h.FromState+">"+h.ToState)
 	}
-	if diff := cmp.Diff([]string{"run >pending", "batch >intent", "task >waiting", "run pending>submitted", "run submitted>dead"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"run >pending", "batch >intent", "task >waiting", "run pending>submitted", "task waiting>ended", "run submitted>dead"}, got); diff != "" {
 		t.Error(diff)
 	}
 	if all, err := s.SweepHistory(t.Context(), id); err != nil || len(all) != 4 {
