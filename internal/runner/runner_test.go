@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 
 // bench is a batch of one task in a folder, ready to be run.
 type bench struct {
-	t        *testing.T
+	t        testing.TB
 	dir      string // the batch
 	spec     *batch.Spec
 	digest   string
@@ -58,7 +58,7 @@ type bench struct {
 
 // newBench freezes a batch of one run of the simulated engine; edit changes the
 // setting or the spec before.
-func newBench(t *testing.T, edit func(*batch.Spec, *setting.Setting)) *bench {
+func newBench(t testing.TB, edit func(*batch.Spec, *setting.Setting)) *bench {
 	t.Helper()
 	root := t.TempDir()
 	program, err := os.Executable()
@@ -177,7 +177,7 @@ func (b *bench) nothingLeft() {
 
 // engines are the processes whose environment or command line mentions the root
 // folder, which is this test's own.
-func engines(t *testing.T, root string) []string {
+func engines(t testing.TB, root string) []string {
 	t.Helper()
 	var found []string
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -192,7 +192,7 @@ func engines(t *testing.T, root string) []string {
 	return found
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
+func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if f() {
