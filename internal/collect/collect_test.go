@@ -113,16 +113,16 @@ func TestCollect_LateResultReopens(t *testing.T) {
 	}
 }
 
-// TestCollect_Retry: what failed goes back to pending once its task has ended,
-// and is measured later.
+// TestCollect_Retry: what failed goes back to pending once the tracker has
+// settled its task, and is measured later.
 func TestCollect_Retry(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, 1, 1)
 	l.seal(l.manifest(l.runs[0], 100, lifecycle.ExitStaging), nil)
-	l.exec(`update task set state = 'ended', actor = 'track', changed_at = now()`)
 	if got := l.tick(); got != (collect.Report{Ingested: 1}) {
 		t.Errorf("tick %+v", got)
 	}
+	l.settleTasks()
 	if got := l.state(l.runs[0]); got != lifecycle.RunPending {
 		t.Fatalf("run is %s", got)
 	}

@@ -200,6 +200,24 @@ func (l *lab) state(run int64) lifecycle.RunState {
 	return runs[0].State
 }
 
+// settleTasks is the tracker: the tasks have ended, and what is left of their
+// runs is decided.
+func (l *lab) settleTasks() {
+	l.t.Helper()
+	l.exec(`update task set state = 'ended', actor = 'track', changed_at = now() where state <> 'ended'`)
+	var ended []store.Ended
+	for _, r := range l.runs {
+		ended = append(ended, store.Ended{RunID: r, Token: token})
+	}
+	err := l.store.WithTx(l.t.Context(), func(tx *store.Tx) error {
+		_, err := tx.Judge(l.t.Context(), ended, lifecycle.ActorTrack, nil)
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
 func (l *lab) count(table string) (n int) {
 	l.t.Helper()
 	l.query(`select count(*) from `+table, &n)
