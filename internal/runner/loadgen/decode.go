@@ -159,7 +159,8 @@ func (d *decoder) stream(x *exchange, a *answer) {
 			return
 		}
 	}
-	if x.ending == endingComplete || x.ending == endingEOF {
+	switch x.ending {
+	case endingComplete, endingEOF, endingReset:
 		ev, ok, err := split.End()
 		switch {
 		case err != nil:
@@ -173,6 +174,7 @@ func (d *decoder) stream(x *exchange, a *answer) {
 				d.event(&ev, a, clock.at(ev.End), &empty)
 			}
 		}
+	default: // it might have gone on
 	}
 	if split.Stray > 0 && len(a.events) == 0 {
 		a.malformed = "not an event stream: " + excerpt(d.body)

@@ -87,6 +87,9 @@ func (r *reply) step(p []byte) (body, rest []byte, err error) {
 
 // frame reads one line of the chunked framing.
 func (r *reply) frame(p []byte) ([]byte, error) {
+	if r.state == stateChunkEnd && p[0] != '\n' && (p[0] != '\r' || len(r.partial) > 0) {
+		return nil, errFraming // at once: what follows a chunk is its line end
+	}
 	line, rest, ok, err := r.cut(p)
 	if err != nil || !ok {
 		return nil, err
