@@ -32,7 +32,7 @@ func Changes(s setting.Setting, before, after Fingerprint, ownPIDs []int) []resu
 			continue
 		}
 		if a.GPUs == nil {
-			return append(checks, harness("gpu_state", result.VerdictUnknown, "the GPUs could not be read again: "+a.GPUError))
+			return append(checks, harness("gpu_devices", result.VerdictUnknown, "the GPUs could not be read again: "+a.GPUError))
 		}
 		checks = append(checks, gpuChanges(s, b, a, ownPIDs)...)
 	}

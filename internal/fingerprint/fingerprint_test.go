@@ -233,7 +233,7 @@ func TestChanges(t *testing.T) {
 		{"thermal", func(f *Fingerprint) { dev(f).Throttle = &[]string{"hw_thermal_slowdown"} }, "gpu_throttle"},
 		{"GPU lost", func(f *Fingerprint) { f.Nodes[0].GPUs.Devices = f.Nodes[0].GPUs.Devices[:5] }, "gpu_devices"},
 		{"another GPU", func(f *Fingerprint) { dev(f).UUID = ptr("GPU-x") }, "gpu_devices"},
-		{"no GPUs any more", func(f *Fingerprint) { f.Nodes[0].GPUs = nil }, "gpu_state"},
+		{"no GPUs any more", func(f *Fingerprint) { f.Nodes[0].GPUs = nil }, "gpu_devices"},
 		{"node gone", func(f *Fingerprint) { f.Nodes = nil }, "node_state"},
 		{"booted", func(f *Fingerprint) { f.Nodes[0].BootID = "c" }, "node_state"},
 	}

@@ -120,8 +120,16 @@ func (a *attempt) slo() metrics.SLO {
 // judge audits the measurement and decides whether it is valid.
 func (a *attempt) judge() {
 	m := a.measured
+	// Every check made here is one that had to be made: where it could not be,
+	// nothing vouches for the number.
+	for i := range a.checks {
+		if c := &a.checks[i]; c.Kind == result.CheckHarness && c.Verdict == result.VerdictUnknown {
+			c.Verdict, c.Reason = result.VerdictFail, "not known: "+c.Reason
+		}
+	}
 	a.checks = audit.Run(audit.Input{
-		Workload: a.setting.Workload, Recording: m.recording, Windows: m.windows, Others: a.checks, ErrorLimit: a.run.MaxErrorRate,
+		Workload: a.setting.Workload, Recording: m.recording, Windows: m.windows, Others: a.checks,
+		Require: a.required(), ErrorLimit: a.run.MaxErrorRate,
 	})
 	m.findings = audit.Findings(a.checks)
 	a.manifest.EnvVerified = a.verified && !anyRefuses(a.checks)
@@ -132,13 +140,22 @@ func (a *attempt) judge() {
 	}
 	a.manifest.ExitClass = lifecycle.ExitInvalid
 	for _, c := range a.checks {
-		if c.Kind != result.CheckFinding && (c.Verdict == result.VerdictFail || c.Kind == result.CheckEnvironment && c.Verdict == result.VerdictUnknown) {
+		if c.Kind != result.CheckFinding && c.Verdict == result.VerdictFail {
 			a.manifest.Reasons = append(a.manifest.Reasons, fmt.Sprintf("INVALID: %s: %s", c.Name, c.Reason))
 		}
 	}
 	if len(a.manifest.Reasons) == 0 {
 		a.manifest.Reasons = []string{"INVALID: the environment was not verified"}
 	}
+}
+
+// required are the checks that must have been made here.
+func (a *attempt) required() []string {
+	names := []string{"artefacts"}
+	if a.fingerprint.Nodes[0].GPUs != nil {
+		names = append(names, "gpu_devices", "gpu_ecc", "gpu_processes", "gpu_throttle", "gpu_throttle_under_load")
+	}
+	return names
 }
 
 // anyRefuses reports whether anything pinned was wrong or not read, before or
