@@ -176,7 +176,11 @@ func (s *Summary) merge(in Input, pooled []Run) (Merged, error) {
 		return Merged{}, nil
 	}
 	if in.Merge == nil {
-		s.warn(WarnNoRequests, "merged percentiles are missing: the requests are not at hand")
+		reason := "the requests are not at hand"
+		if !in.Terminal {
+			reason = "they come when every run has ended"
+		}
+		s.warn(WarnNoRequests, "merged percentiles are missing: %s", reason)
 		return Merged{}, nil
 	}
 	attempts := make([]int64, len(pooled))

@@ -36,6 +36,13 @@ func TestCollect_WholeSweep(t *testing.T) {
 	if p := partial[l.hashes[1]]; p.NValid != 2 || p.NTotal != 3 || p.IsFinal || p.Metrics["output_tokens_per_s"].Mean == nil {
 		t.Errorf("partial summary %+v", p)
 	}
+	views, err := l.store.PartialViews(t.Context(), l.sweep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := views[l.hashes[1]]; len(views) != 1 || v.NValid != 2 || v.HardwareClass != "emulated" || !json.Valid(v.Metrics) {
+		t.Errorf("partial views %+v", views)
+	}
 	l.seal(l.manifest(l.runs[5], 105, lifecycle.ExitDriftArtefact), nil)
 	if got := l.tick(); got != (collect.Report{Ingested: 1, Settled: 1}) {
 		t.Errorf("last tick %+v", got)

@@ -86,6 +86,38 @@ func (s *Store) PartialSummaries(ctx context.Context, sweepID int64) (map[string
 	return sums, nil
 }
 
+// PartialViews is PartialSummaries in the form of AggregateViews.
+func (s *Store) PartialViews(ctx context.Context, sweepID int64) (map[string]AggregateView, error) {
+	sweep, err := s.Sweep(ctx, sweepID)
+	if err != nil {
+		return nil, err
+	}
+	sums, err := s.PartialSummaries(ctx, sweepID)
+	if err != nil {
+		return nil, err
+	}
+	views := make(map[string]AggregateView, len(sums))
+	for hash, sum := range sums {
+		text, err := json.Marshal(sum.Metrics)
+		if err != nil {
+			return nil, fmt.Errorf("encode metrics: %w", err)
+		}
+		views[hash] = AggregateView{
+			SettingHash: hash, HardwareClass: sweep.HardwareClass, NValid: sum.NValid, NTotal: sum.NTotal, IsFinal: sum.IsFinal,
+			Findings: sum.Findings, Warnings: warningTexts(sum), Metrics: text,
+		}
+	}
+	return views, nil
+}
+
+func warningTexts(sum aggregate.Summary) []string {
+	texts := make([]string, len(sum.Warnings))
+	for i, w := range sum.Warnings {
+		texts[i] = w.Message
+	}
+	return texts
+}
+
 // Run is the result as aggregate wants it.
 func (r *ValidResult) Run() aggregate.Run {
 	return aggregate.Run{
@@ -281,10 +313,6 @@ func (tx *Tx) insertAggregate(ctx context.Context, key SettingKey, sum aggregate
 	if err != nil {
 		return 0, fmt.Errorf("encode metrics: %w", err)
 	}
-	warnings := make([]string, len(sum.Warnings))
-	for i, w := range sum.Warnings {
-		warnings[i] = w.Message
-	}
 	attempts := make([]int64, len(used))
 	var first, last time.Time
 	for i, r := range used {
@@ -298,7 +326,7 @@ func (tx *Tx) insertAggregate(ctx context.Context, key SettingKey, sum aggregate
 	}
 	row := append([]any{
 		key.SweepID, key.SettingHash, of.series, of.site, int32(version), of.class, sum.MetricsVersion, int32(sum.NValid), int32(sum.NTotal),
-		sum.IsFinal, sum.Mixed, int32(sum.Nodes), texts(sum.Findings), warnings, sum.Reproducibility, attempts, given(first), given(last),
+		sum.IsFinal, sum.Mixed, int32(sum.Nodes), texts(sum.Findings), warningTexts(sum), sum.Reproducibility, attempts, given(first), given(last),
 		summed, tx.now, tx.epoch,
 	}, axes...)
 	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"aggregate"}, aggregateColumns, pgx.CopyFromRows([][]any{row})); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -397,6 +398,12 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 	for _, a := range aggregates {
 		latest[a.SettingHash] = a
 	}
+	// What is not settled is shown as far as it goes.
+	partial, err := s.Store.PartialViews(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(latest, partial)
 	out := api.Results{SweepID: id, Name: v.Name, Complete: v.State == store.SweepComplete, Settings: make([]api.Result, len(settings))}
 	for i, st := range settings {
 		a, measured := latest[st.SettingHash]
