@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -246,70 +248,68 @@ func (d drift) bench(t *testing.T) *bench {
 	})
 }
 
+// run runs it to its end.
+func (d drift) run(t *testing.T) (result.Manifest, int, string) {
+	t.Helper()
+	b := d.bench(t)
+	cmd, out := b.start()
+	if d.during != nil {
+		eventually(t, "measurement", b.logContains(result.RunnerLog, "msg=identify"))
+		if err := d.during(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = cmd.Wait()
+	m := b.sealed()
+	b.nothingLeft()
+	return m, cmd.ProcessState.ExitCode(), out.String()
+}
+
 // TestDriftMatrix injects one difference at a time into a run on a real node, of
 // which the devices are scripted. `make drift` shows its last line.
 func TestDriftMatrix(t *testing.T) {
 	if testing.Short() {
-		t.Skip("the drift matrix takes minutes; make drift runs it")
+		t.Skip("the drift matrix takes a minute or two; make drift runs it")
 	}
-	refused, passed := 0, 0
-	for _, d := range injected() {
-		ok := t.Run("refuse/"+d.name, func(t *testing.T) {
-			b := d.bench(t)
-			cmd, out := b.start()
-			if d.during != nil {
-				eventually(t, "measurement", b.logContains(result.RunnerLog, "msg=identify"))
-				if err := d.during(b); err != nil {
-					t.Fatal(err)
-				}
-			}
-			_ = cmd.Wait()
-			m := b.sealed()
-			b.nothingLeft()
-			wantClass(t, cmd.ProcessState.ExitCode(), m, out.String(), d.class)
-			if m.Valid {
-				t.Error("the attempt is valid")
-			}
-			named := 0
-			for _, r := range m.Reasons {
-				if strings.Contains(r, d.want) && !strings.Contains(r, "\n") {
-					named++
-				}
-			}
-			if named == 0 {
-				t.Errorf("reasons %q, none says %q", m.Reasons, d.want)
-			}
-		})
-		if ok {
-			refused++
+	var refused, passed atomic.Int32
+	count := func(t *testing.T, n *atomic.Int32) {
+		if !t.Failed() {
+			n.Add(1)
 		}
 	}
-	for _, d := range harmless() {
-		ok := t.Run("allow/"+d.name, func(t *testing.T) {
-			b := d.bench(t)
-			cmd, out := b.start()
-			if d.during != nil {
-				eventually(t, "measurement", b.logContains(result.RunnerLog, "msg=identify"))
-				if err := d.during(b); err != nil {
-					t.Fatal(err)
+	t.Run("refuse", func(t *testing.T) {
+		for _, d := range injected() {
+			t.Run(d.name, func(t *testing.T) {
+				t.Parallel()
+				defer count(t, &refused)
+				m, code, out := d.run(t)
+				wantClass(t, code, m, out, d.class)
+				if m.Valid {
+					t.Error("the attempt is valid")
 				}
-			}
-			_ = cmd.Wait()
-			m := b.sealed()
-			b.nothingLeft()
-			// A client that a busy machine made late is another matter.
-			if !m.EnvVerified || m.ExitClass != lifecycle.ExitMeasured && m.ExitClass != lifecycle.ExitInvalid {
-				t.Fatalf("%s, verified %v: %q\n%s", m.ExitClass, m.EnvVerified, m.Reasons, out)
-			}
-			for _, r := range m.Reasons {
-				if strings.Contains(r, "ENV_DRIFT") || strings.Contains(r, "gpu_") || strings.Contains(r, "artefacts") {
-					t.Errorf("refused: %s", r)
+				if !slices.ContainsFunc(m.Reasons, func(r string) bool { return strings.Contains(r, d.want) && !strings.Contains(r, "\n") }) {
+					t.Errorf("reasons %q, none says %q", m.Reasons, d.want)
 				}
-			}
-		})
-		if ok {
-			passed++
+			})
 		}
-	}
-	fmt.Printf("refused %d/%d harmless %d/%d\n", refused, len(injected()), passed, len(harmless()))
+	})
+	t.Run("allow", func(t *testing.T) {
+		for _, d := range harmless() {
+			t.Run(d.name, func(t *testing.T) {
+				t.Parallel()
+				defer count(t, &passed)
+				m, _, out := d.run(t)
+				// A client that a busy machine made late is another matter.
+				if !m.EnvVerified || m.ExitClass != lifecycle.ExitMeasured && m.ExitClass != lifecycle.ExitInvalid {
+					t.Fatalf("%s, verified %v: %q\n%s", m.ExitClass, m.EnvVerified, m.Reasons, out)
+				}
+				for _, r := range m.Reasons {
+					if strings.Contains(r, "ENV_DRIFT") || strings.Contains(r, "gpu_") || strings.Contains(r, "artefacts") {
+						t.Errorf("refused: %s", r)
+					}
+				}
+			})
+		}
+	})
+	fmt.Printf("refused %d/%d harmless %d/%d\n", refused.Load(), len(injected()), passed.Load(), len(harmless()))
 }
