@@ -68,8 +68,9 @@ func (c *computation) perRequest(base string) column {
 			if r.Outcome == result.OutcomeNotSent || r.Outcome == result.OutcomeClientLimit {
 				col.infinite++
 			}
-		case base == "ttfo" && EndedWell(r):
-			// Only reasoning was produced.
+		case EndedWell(r):
+			// Undefined, and no failure: only reasoning was produced (ttfo), or the
+			// answer did not come as a stream (ttft).
 		case r.Outcome == result.OutcomeCutOff && r.TEnd != nil:
 			from := r.TIntended
 			if base == "ttft_service" && r.TWritten != nil {
@@ -80,8 +81,15 @@ func (c *computation) perRequest(base string) column {
 			col.infinite++
 		}
 	}
-	if base == "tpot" && len(col.values) == 0 && len(c.due) > 0 {
-		col.unknown = "no request had more tokens than its first event, or the counts are unknown"
+	if len(col.values)+col.infinite+len(col.censored) == 0 && len(c.due) > 0 {
+		switch base {
+		case "tpot", "tokens_per_s_user":
+			col.unknown = "no request had more tokens than its first event, or the counts are unknown"
+		case "ttfo":
+			col.unknown = "nothing but reasoning was produced, or the answers did not come as a stream"
+		default:
+			col.unknown = "the answers did not come as a stream"
+		}
 	}
 	return col
 }
