@@ -80,13 +80,14 @@ paths: {spool: %[1]s/spool, results: %[1]s/results, models: %[1]s/models, images
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{
-		ConnContext: auth.ConnContext,
-		Handler: web.New(web.Config{
-			Store: l.store, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), nil), Sites: []*site.Site{st}, Log: slog.New(slog.DiscardHandler),
-			Now: time.Now, Version: "test", UID: os.Getuid(), Poll: time.Millisecond,
-		}),
+	handler, err := web.New(web.Config{
+		Store: l.store, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), nil), Sites: []*site.Site{st}, Log: slog.New(slog.DiscardHandler),
+		Now: time.Now, Version: "test", UID: os.Getuid(), Poll: time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	srv := &http.Server{ConnContext: auth.ConnContext, Handler: handler}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(listener) }()
 	t.Cleanup(func() {

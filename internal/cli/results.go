@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 
@@ -29,9 +28,10 @@ func newResultsCommand(a *app) *cobra.Command {
 		Short: "print what a sweep measured, one row per setting",
 		Long: `Prints the mean of each metric over the valid runs of a setting with the
 half-width of its 95 % interval, beside how many runs are valid and how many there
-should be. A setting that was refused or failed has its reason below it. Rows of
-emulated hardware say so. The columns are the axes that differ between the
-settings and the headline metrics; --json, --csv and --parquet have all of them.`,
+should be; ±>100% is as good as unknown. A setting that was refused or failed has
+its reason below it. Rows of emulated hardware say so. The columns are the axes
+that differ between the settings and the headline metrics; --json, --csv and
+--parquet have all of them.`,
 		Example: "sbench results 17\nsbench results 17 --metrics output_tokens_per_s,ttft_p95_merged\nsbench results 17 --csv > r.csv\nsbench results 17 --parquet r.parquet",
 		Args:    nArgs(1, 1, "SWEEP"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,8 +72,6 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 		return writeResultsCSV(a.stdout, r)
 	case o.parquet != "":
 		if err := writeResultsParquet(o.parquet, r); err != nil {
-			// A half-written file would be taken for a whole one.
-			os.Remove(o.parquet)
 			return fmt.Errorf("write %s: %w", o.parquet, err)
 		}
 		return nil
@@ -83,7 +81,11 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 		return err
 	}
 	resultsTable(r, shown, o.table.parsable).print(a, o.table)
-	if !o.table.parsable && !r.Complete {
+	if o.table.parsable {
+		return nil
+	}
+	a.footnotes(r)
+	if !r.Complete {
 		a.message("sweep %d is not complete", r.SweepID)
 	}
 	return nil
@@ -154,9 +156,9 @@ func resultsTable(r api.Results, shown []string, parsable bool) *table {
 		for _, m := range shown {
 			row = append(row, metricText(s.Metrics[m], parsable))
 		}
-		lines := slices.Concat(s.Reasons, prefixed("finding: ", s.Findings), prefixed("warning: ", s.Warnings))
+		lines := slices.Concat(s.Reasons, prefixed("finding: ", s.Findings))
 		if parsable {
-			t.add(append(row, strings.Join(lines, "; "))...)
+			t.add(append(row, strings.Join(slices.Concat(lines, prefixed("warning: ", s.Warnings)), "; "))...)
 			continue
 		}
 		t.add(row...)
@@ -165,6 +167,35 @@ func resultsTable(r api.Results, shown []string, parsable bool) *table {
 		}
 	}
 	return t
+}
+
+// footnotes prints every warning once, with the settings that it is about: what
+// is true of all of them is not repeated row by row.
+func (a *app) footnotes(r api.Results) {
+	var order []string
+	of := map[string][]string{}
+	for _, s := range r.Settings {
+		for _, w := range s.Warnings {
+			if of[w] == nil {
+				order = append(order, w)
+			}
+			of[w] = append(of[w], short(s.SettingHash))
+		}
+	}
+	if len(order) == 0 {
+		return
+	}
+	a.heading("Warnings")
+	for _, w := range order {
+		about := "all settings"
+		if n := len(of[w]); n < len(r.Settings) {
+			about = strings.Join(of[w][:min(n, 3)], ", ")
+			if n > 3 {
+				about += fmt.Sprintf(" and %d more", n-3)
+			}
+		}
+		fmt.Fprintf(a.stdout, "%s: %s\n", about, printable(w))
+	}
 }
 
 func prefixed(prefix string, lines []string) []string {
@@ -181,7 +212,14 @@ func metricText(m api.Metric, parsable bool) string {
 	if parsable || m.Mean == nil || m.RelativeCI == nil || math.IsNaN(*m.RelativeCI) || math.IsInf(*m.RelativeCI, 0) {
 		return s
 	}
-	return fmt.Sprintf("%s ±%.1f%%", s, *m.RelativeCI*100)
+	switch half := *m.RelativeCI * 100; {
+	case half < 10:
+		return fmt.Sprintf("%s ±%.1f%%", s, half)
+	case half <= 100:
+		return fmt.Sprintf("%s ±%.0f%%", s, half)
+	default: // how much more is of no use to anybody
+		return s + " ±>100%"
+	}
 }
 
 // withUnit is a metric's name with its unit, for the head of a table.

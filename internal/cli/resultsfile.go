@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -108,7 +109,12 @@ func axisColumn(key string, r api.Results) wideColumn {
 		}
 	}
 	c := wideColumn{name: axisColumnName(key), node: parquet.String()}
-	convert := func(v any) any { return axisText(v) }
+	convert := func(v any) any {
+		if text, ok := v.(string); ok {
+			return text
+		}
+		return axisText(v)
+	}
 	switch {
 	case len(kinds) == 1 && kinds["int64"]:
 		c.node, convert = parquet.Int(64), axisValue
@@ -199,11 +205,23 @@ func writeResultsParquet(path string, r api.Results) (err error) {
 	for i, leaf := range schema.Columns() {
 		index[leaf[0]] = i
 	}
-	f, err := os.Create(path)
+	// A half-written file would be taken for a whole one: it gets its name last.
+	f, err := os.CreateTemp(filepath.Dir(path), ".sbench-*.parquet")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := errors.Join(writeParquetRows(f, schema, index, cols, r), f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func writeParquetRows(f *os.File, schema *parquet.Schema, index map[string]int, cols []wideColumn, r api.Results) error {
 	w := parquet.NewWriter(f, schema)
 	row := make(parquet.Row, len(cols))
 	for _, s := range r.Settings {

@@ -2,8 +2,12 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -51,33 +55,79 @@ canonical spec whose SHA-256 is the setting_hash. ` + offlineHelp,
 	return cmd
 }
 
-// expandedSetting is one element of settings --json.
-type expandedSetting struct {
-	SettingHash   string          `json:"setting_hash"`
-	SeriesHash    string          `json:"series_hash"`
-	Axes          map[string]any  `json:"axes"`
-	CanonicalSpec json.RawMessage `json:"canonical_spec"`
-}
-
 // writeSettings prints a JSON array with one setting per line, which is never
-// held in memory as a whole.
+// held in memory as a whole. It writes by hand what encoding/json would take
+// twice as long for; canonical_spec has the very bytes that were hashed.
 func writeSettings(w io.Writer, settings []sweep.Expanded) error {
 	b := bufio.NewWriterSize(w, 1<<16)
-	e := json.NewEncoder(b)
-	e.SetEscapeHTML(false)
 	b.WriteString("[\n")
+	var line []byte
 	for i := range settings {
 		s := &settings[i]
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		// The encoder leaves the canonical bytes as they were hashed.
-		if err := e.Encode(expandedSetting{s.Hash, s.Series, api.Axes(&s.Setting), s.Setting.Canonical()}); err != nil {
+		line = append(line[:0], `{"setting_hash":"`...)
+		line = append(line, s.Hash...)
+		line = append(line, `","series_hash":"`...)
+		line = append(line, s.Series...)
+		line = append(line, `","axes":`...)
+		var err error
+		if line, err = appendAxes(line, api.Axes(&s.Setting)); err != nil {
 			return err
 		}
+		line = append(line, `,"canonical_spec":`...)
+		line = append(line, s.Setting.Canonical()...)
+		line = append(line, '}')
+		if i < len(settings)-1 {
+			line = append(line, ',')
+		}
+		b.Write(append(line, '\n'))
 	}
 	b.WriteString("]\n")
 	return b.Flush()
+}
+
+// appendAxes appends the axes as an object with its keys in order.
+func appendAxes(b []byte, axes map[string]any) ([]byte, error) {
+	keys := make([]string, 0, len(axes))
+	for k := range axes {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	b = append(b, '{')
+	for i, k := range keys {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		name, err := appendJSON(b, k)
+		if err != nil {
+			return b, err
+		}
+		if b, err = appendJSON(append(name, ':'), axes[k]); err != nil {
+			return b, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+// appendJSON appends one value. Texts without anything to escape, whole numbers
+// and truth values are written directly.
+func appendJSON(b []byte, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case string:
+		if !strings.ContainsFunc(v, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+			return append(append(append(b, '"'), v...), '"'), nil
+		}
+	case int64:
+		return strconv.AppendInt(b, v, 10), nil
+	case bool:
+		return strconv.AppendBool(b, v), nil
+	}
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return b, err
+	}
+	return append(b, bytes.TrimRight(text.Bytes(), "\n")...), nil
 }
 
 func settingsOfSweep(settings []sweep.Expanded) *table {

@@ -112,10 +112,13 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 		return err
 	}
 	lead := &leader{store: s, log: log, services: func(s *store.Store) ([]service, error) { return services(c, sites, s, log) }}
-	handler := web.New(web.Config{
+	handler, err := web.New(web.Config{
 		Store: s, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), c.Operators), Sites: sites, Log: log, Now: time.Now,
 		Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
 	})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
 	log.InfoContext(ctx, "ready", "socket", c.Socket)
 	// The leader stops first: what users see of a stopping daemon is what it did.
 	g, ctx := errgroup.WithContext(ctx)

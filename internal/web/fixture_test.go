@@ -41,26 +41,30 @@ func (headerAuth) Identify(r *http.Request) (auth.Identity, error) {
 
 // env is a handler on a database of its own.
 type env struct {
-	t     *testing.T
+	t     testing.TB
 	store *store.Store
 	url   string
 	site  *site.Site
 }
 
-func newEnv(t *testing.T) *env {
+func newEnv(t testing.TB) *env {
 	t.Helper()
 	e := &env{t: t, store: pgtest.New(t), site: testSite(t)}
-	srv := httptest.NewServer(web.New(web.Config{
+	handler, err := web.New(web.Config{
 		Store: e.store, Auth: headerAuth{}, Sites: []*site.Site{e.site}, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Version: "test", UID: 1000, Leader: func() bool { return true }, Poll: time.Millisecond,
-	}))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(handler)
 	t.Cleanup(srv.Close)
 	e.url = srv.URL
 	return e
 }
 
 // testSite is an emulated cluster whose paths lie in a folder of the test.
-func testSite(t *testing.T) *site.Site {
+func testSite(t testing.TB) *site.Site {
 	t.Helper()
 	dir := t.TempDir()
 	text := fmt.Sprintf(`site: v1

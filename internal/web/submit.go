@@ -18,7 +18,9 @@ import (
 
 	"sbench/internal/api"
 	"sbench/internal/auth"
+	"sbench/internal/batch"
 	"sbench/internal/diag"
+	"sbench/internal/jobscript"
 	"sbench/internal/plan"
 	"sbench/internal/setting"
 	"sbench/internal/site"
@@ -75,6 +77,7 @@ func (s *server) submit(r *http.Request, who auth.Identity) (any, error) {
 	if a.req.TestOnly {
 		return a.resp, nil
 	}
+	a.resp.Plan.Detail = []api.PlanSetting{} // megabytes that nobody asked for
 	if err := s.create(r.Context(), a); err != nil {
 		return nil, err
 	}
@@ -304,6 +307,9 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 	if len(unfit) > 0 {
 		return refused(counted(unfit), "site %s cannot run this sweep", a.site.Name)
 	}
+	if err := s.tryScripts(a.site, batches, a.options.Comment); err != nil {
+		return invalid("%v", err)
+	}
 	a.plan.Arrays, a.plan.Batches, a.plan.Skipped = len(batches), []api.PlanArray{}, []api.PlanSkip{}
 	for _, b := range batches {
 		a.plan.Tasks += len(b.Tasks)
@@ -312,6 +318,21 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 			Constraint: b.Shape.Constraint, Switches: b.Shape.Switches, Exclusive: b.Shape.Exclusive,
 			TimeLimitS: int64(b.TimeLimit.Seconds()), Tasks: len(b.Tasks), Runs: b.Runs(),
 		})
+	}
+	return nil
+}
+
+// tryScripts renders the batch scripts: what they refuse would otherwise be
+// found out by the submission, when nobody is looking.
+func (s *server) tryScripts(st *site.Site, batches []plan.Batch, comment string) error {
+	token := batch.NewToken([batch.TokenBytes]byte{})
+	for _, b := range batches {
+		job := jobscript.Of(st, b)
+		job.Token, job.Name, job.Comment = token, jobscript.Name(b.Shape.JobName, token), jobscript.Comment(token, 1, "", comment)
+		job.Dir, job.Programs, job.Digest = st.BatchDir(token), st.BinDir(strings.Repeat("0", 64)), batch.Digest(nil)
+		if _, err := s.templates.Array(job); err != nil {
+			return err
+		}
 	}
 	return nil
 }

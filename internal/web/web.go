@@ -17,6 +17,7 @@ import (
 
 	"sbench/internal/api"
 	"sbench/internal/auth"
+	"sbench/internal/jobscript"
 	"sbench/internal/site"
 	"sbench/internal/store"
 )
@@ -46,18 +47,23 @@ type Config struct {
 
 type server struct {
 	Config
-	counts *counters
+	counts    *counters
+	templates *jobscript.Templates
 	// expanding bounds how many sweeps are expanded at once: each may take
 	// hundreds of megabytes.
 	expanding chan struct{}
 }
 
 // New returns the handler of the whole API. It is safe for concurrent use.
-func New(c Config) http.Handler {
+func New(c Config) (http.Handler, error) {
+	templates, err := jobscript.Load("")
+	if err != nil {
+		return nil, err
+	}
 	if c.Poll == 0 {
 		c.Poll = time.Second
 	}
-	s := &server{Config: c, counts: newCounters(), expanding: make(chan struct{}, 2)}
+	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -84,7 +90,7 @@ func New(c Config) http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)})
 	})
-	return mux
+	return mux, nil
 }
 
 // handler answers with a value that becomes the JSON document, or an error.
