@@ -58,6 +58,7 @@ type attempt struct {
 	fingerprint fingerprint.Fingerprint
 	checks      []result.Check
 	verified    bool // everything pinned was read and equal, before
+	told        bool // to stop, when the step that failed did
 	plan        *workload.Plan
 	artefacts   artefacts
 	engine      *running
@@ -112,7 +113,7 @@ func execute(ctx context.Context, p place, j job, stderr io.Writer) lifecycle.Ex
 	a.manifest = result.Manifest{Attempt: a.identity(), Runner: version.String(), Reasons: []string{}, Checks: []result.Check{}}
 	closeLog := a.openLog(stderr)
 	err = a.perform(ctx)
-	a.conclude(ctx, err)
+	a.conclude(err)
 	return a.seal(closeLog)
 }
 
@@ -178,6 +179,7 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 	for _, s := range steps {
 		began := time.Now()
 		if err := s.do(ctx); err != nil {
+			a.told = ctx.Err() != nil
 			return err
 		}
 		a.log.Info(s.name, "seconds", time.Since(began).Seconds())
@@ -192,6 +194,9 @@ func (a *attempt) prepare() error {
 	}
 	if n := a.setting.Hardware.Nodes; n > 1 {
 		return fail(lifecycle.ExitSpec, "gang", fmt.Errorf("hardware.nodes is %d: this runner measures engines of one node", n))
+	}
+	if a.setting.Engine.ServerLife == setting.ServerLifeShared {
+		return fail(lifecycle.ExitSpec, "server life", errors.New("engine.server_life is shared: this runner starts an engine for every run"))
 	}
 	for what, path := range map[string]string{
 		"image.path": a.setting.Image.Path, "model.checkpoint.path": a.setting.Model.Checkpoint.Path,
@@ -248,7 +253,7 @@ func (a *attempt) stopGrace() time.Duration {
 }
 
 // conclude turns how perform ended into the manifest.
-func (a *attempt) conclude(ctx context.Context, err error) {
+func (a *attempt) conclude(err error) {
 	m := &a.manifest
 	defer func() {
 		if p := recover(); p != nil {
@@ -268,7 +273,7 @@ func (a *attempt) conclude(ctx context.Context, err error) {
 	// A signal explains whatever else went wrong after it, except what was found
 	// out before: a drift stays a drift.
 	drifted := m.ExitClass == lifecycle.ExitDriftArtefact || m.ExitClass == lifecycle.ExitDriftNode
-	if ctx.Err() != nil && err != nil && !drifted {
+	if a.told && !drifted {
 		m.ExitClass, m.Signature = lifecycle.ExitCancelled, ""
 		m.Reasons = append([]string{"CANCELLED: told to stop"}, m.Reasons...)
 	}

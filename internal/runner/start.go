@@ -26,6 +26,9 @@ type running struct {
 	adapter engine.Engine
 	tree    *proc.Tree
 	ready   engine.Ready
+	// oomKills is how many processes of this step the kernel had killed, because
+	// memory ran out, before the engine was started.
+	oomKills *int64
 }
 
 // engineLogBytes bounds the engine's log in an attempt.
@@ -85,11 +88,12 @@ func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
 	spec.Log, spec.LogLimit = a.writer.Path(result.EngineLog), engineLogBytes
 	spec.Orphans = true
 	a.log.Info("start engine", "argv", strings.Join(spec.Argv, " "))
+	oomKills := host().OOMKills()
 	tree, err := a.supervisor.Start(spec)
 	if err != nil {
 		return fail(lifecycle.ExitEngineStart, "not started", fmt.Errorf("ENGINE_START: %w", err))
 	}
-	a.engine = &running{adapter: adapter, tree: tree}
+	a.engine = &running{adapter: adapter, tree: tree, oomKills: oomKills}
 	a.engine.ready, err = engine.WaitReady(ctx, engine.Running{
 		Host: loopback, Port: port, Endpoint: a.setting.Workload.Request.Endpoint, Model: a.setting.Model.Name,
 		Done: tree.Done(), Owns: tree.OwnsPort,
@@ -104,8 +108,9 @@ func (a *attempt) startFailure(err error) error {
 		how = a.engine.tree.Exit().String()
 		err = fmt.Errorf("%w (%s)", err, how)
 	}
+	how += a.outOfMemory()
 	f := engine.ReadFailure(a.logTail(), how)
-	reasons := []string{fmt.Sprintf("ENGINE_START: %v", err)}
+	reasons := []string{fmt.Sprintf("ENGINE_START: %v%s", err, a.outOfMemory())}
 	if f.Line != "" {
 		reasons[0] += ": " + f.Line
 	}
@@ -114,13 +119,23 @@ func (a *attempt) startFailure(err error) error {
 
 // died says why the engine ended by itself.
 func (a *attempt) died(phase string) error {
-	how := a.engine.tree.Exit().String()
+	how := a.engine.tree.Exit().String() + a.outOfMemory()
 	f := engine.ReadFailure(a.logTail(), how)
 	reason := fmt.Sprintf("ENGINE_DIED: during %s (%s)", phase, how)
 	if f.Line != "" {
 		reason += ": " + f.Line
 	}
 	return &failure{class: lifecycle.ExitEngineDied, reasons: append([]string{reason}, a.tailLines()...), signature: "died " + f.Signature}
+}
+
+// outOfMemory says that the kernel killed a process of this step since the engine
+// was started, because memory ran out; "" where it did not, or does not say.
+func (a *attempt) outOfMemory() string {
+	now := host().OOMKills()
+	if before := a.engine.oomKills; before != nil && now != nil && *now > *before {
+		return ", out of memory: the kernel killed a process of this step"
+	}
+	return ""
 }
 
 // logTail is the end of the engine's log. An engine that ended may have written

@@ -1,7 +1,10 @@
 package runner
 
 import (
+	"context"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +14,7 @@ import (
 
 	"sbench/internal/proc"
 	"sbench/internal/result"
+	"sbench/internal/runner/engine"
 	"sbench/internal/runner/loadgen"
 )
 
@@ -18,13 +22,18 @@ import (
 // free, and it is on the client's CPUs.
 const samplePeriod = time.Second
 
+// scrapePeriod is how often the engine is asked for its own metrics, which costs
+// it a little.
+const scrapePeriod = 5 * time.Second
+
 // sampler samples engine, client and host until it is stopped.
 type sampler struct {
-	tree  *proc.Tree
-	clock loadgen.Clock
-	quit  chan struct{}
-	wait  sync.WaitGroup
-	rows  []result.Telemetry
+	tree    *proc.Tree
+	clock   loadgen.Clock
+	quit    chan struct{}
+	wait    sync.WaitGroup
+	rows    []result.Telemetry
+	scraped []result.Telemetry
 }
 
 func (a *attempt) startTelemetry() *sampler {
@@ -41,6 +50,20 @@ func (a *attempt) startTelemetry() *sampler {
 			}
 		}
 	})
+	base := a.engine.ready.BaseURL
+	s.wait.Go(func() {
+		ticker := time.NewTicker(scrapePeriod)
+		defer ticker.Stop()
+		// An engine that has no metrics is not asked again.
+		for s.scrape(base) {
+			select {
+			case <-ticker.C:
+			case <-s.quit:
+				s.scrape(base)
+				return
+			}
+		}
+	})
 	return s
 }
 
@@ -49,7 +72,20 @@ func (s *sampler) stop() []result.Telemetry {
 	close(s.quit)
 	s.wait.Wait()
 	s.sample()
-	return s.rows
+	return append(s.rows, s.scraped...)
+}
+
+// scrape keeps the engine's own metrics under their own names.
+func (s *sampler) scrape(base string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	found := engine.Scrape(ctx, base)
+	now := s.clock.Now()
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		v := found[name]
+		s.scraped = append(s.scraped, result.Telemetry{T: now, Source: "engine_metrics", Name: name, Value: &v})
+	}
+	return found != nil
 }
 
 func (s *sampler) sample() {

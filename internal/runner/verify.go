@@ -35,9 +35,8 @@ func (a *attempt) verify(ctx context.Context) error {
 	if err := a.hash(ctx); err != nil {
 		return err
 	}
-	host := preflight.Host{Root: "/", Getenv: os.Getenv}
-	a.fingerprint.Allocation = host.Allocation()
-	a.fingerprint.Nodes = []fingerprint.Node{a.readNode(ctx, host)}
+	a.fingerprint.Allocation = host().Allocation()
+	a.fingerprint.Nodes = []fingerprint.Node{a.readNode(ctx)}
 	if err := a.compare(fingerprint.StageNode); err != nil {
 		return err
 	}
@@ -144,9 +143,12 @@ func readInput(path, name, pinned string, lines *[]string) ([]byte, error) {
 	return data, nil
 }
 
+// host is this node.
+func host() preflight.Host { return preflight.Host{Root: "/", Getenv: os.Getenv} }
+
 // readNode reads the node, with its devices where it has real ones.
-func (a *attempt) readNode(ctx context.Context, host preflight.Host) fingerprint.Node {
-	n := host.Node()
+func (a *attempt) readNode(ctx context.Context) fingerprint.Node {
+	n := host().Node()
 	switch {
 	case a.spec.HardwareClass == emulated:
 		if n.GPUsAllocated != nil {
@@ -308,7 +310,7 @@ func (a *attempt) unchanged() error {
 func (a *attempt) verifyAgain(ctx context.Context) error {
 	before := a.fingerprint
 	after := before
-	after.Nodes = []fingerprint.Node{a.readNode(ctx, preflight.Host{Root: "/", Getenv: os.Getenv})}
+	after.Nodes = []fingerprint.Node{a.readNode(ctx)}
 	pids, err := a.engine.tree.PIDs()
 	if err != nil {
 		return fail(lifecycle.ExitInternal, "", err)

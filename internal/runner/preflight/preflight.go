@@ -204,6 +204,26 @@ func (h Host) memoryMax() *int64 {
 	return tightest
 }
 
+// OOMKills is how many processes the kernel has killed in this step's cgroup and
+// those above because memory ran out; nil where it is not counted.
+func (h Host) OOMKills() *int64 {
+	b, err := os.ReadFile(h.path("proc/self/cgroup"))
+	if err != nil {
+		return nil
+	}
+	var most *int64
+	for line := range strings.Lines(string(b)) {
+		group, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		for ; ok && group != "/" && group != "." && group != ""; group = filepath.Dir(group) {
+			n, err := strconv.ParseInt(h.field(filepath.Join("sys/fs/cgroup", group, "memory.events"), "oom_kill", " "), 10, 64)
+			if err == nil && (most == nil || n > *most) {
+				most = &n
+			}
+		}
+	}
+	return most
+}
+
 func (h Host) loadAverage() *float64 {
 	fields := strings.Fields(h.line("proc/loadavg"))
 	if len(fields) == 0 {

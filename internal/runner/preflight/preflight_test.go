@@ -89,6 +89,21 @@ func TestHost_NothingReadable(t *testing.T) {
 	}
 }
 
+func TestHost_OOMKills(t *testing.T) {
+	t.Parallel()
+	h := Host{Root: tree(t, map[string]string{
+		"proc/self/cgroup":                               "0::/slurm/job_1/step_0\n",
+		"sys/fs/cgroup/slurm/job_1/memory.events":        "low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\n",
+		"sys/fs/cgroup/slurm/job_1/step_0/memory.events": "oom_kill 1\n",
+	}), Getenv: env(nil)}
+	if n := h.OOMKills(); n == nil || *n != 2 {
+		t.Errorf("%v, want 2", n)
+	}
+	if n := (Host{Root: t.TempDir(), Getenv: env(nil)}).OOMKills(); n != nil {
+		t.Errorf("%d where nothing is counted", *n)
+	}
+}
+
 func TestHost_GPUs(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
