@@ -284,6 +284,7 @@ func (e *engine) cut(r *request) {
 		if r.stream {
 			e.flush(r, false)
 		}
+	case Loading, Cold, Stall, Die, HTTPStatus, HTML, NoDone, NoUsage, Short: // cut nothing
 	}
 	e.end(r, string(r.fate.cut))
 }

@@ -382,9 +382,9 @@ func get(t *testing.T, url string) string {
 
 func waitFor(t *testing.T, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the condition did not come true in 10 s")
+			t.Fatal("the condition did not come true in a minute")
 		}
 	}
 }
@@ -544,7 +544,7 @@ func TestJournal(t *testing.T) {
 	if r.RequestID != "mine" || r.Completion != 5 || r.Finish != "length" || len(r.Emissions) != 5 || len(seen) != 5 {
 		t.Fatalf("%d seen, %+v", len(seen), r)
 	}
-	if !(sent < r.Received && r.Admitted != nil && r.Received < *r.Admitted && *r.Admitted < r.Emissions[0][0]) {
+	if r.Admitted == nil || sent >= r.Received || r.Received >= *r.Admitted || *r.Admitted >= r.Emissions[0][0] {
 		t.Errorf("sent %d, %+v", sent, r)
 	}
 	for i, e := range r.Emissions {
