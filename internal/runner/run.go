@@ -235,6 +235,13 @@ func (a *attempt) tearDown() error {
 		errs = append(errs, a.engine.tree.Stop(a.stopGrace()))
 	}
 	errs = append(errs, a.supervisor.Close())
+	if a.engine != nil {
+		removed, err := cleanShm(shmDir, a.engine.began)
+		if len(removed) > 0 {
+			a.log.Info("removed the engine's shared memory", "files", removed)
+		}
+		errs = append(errs, err)
+	}
 	if a.dirs.temp != "" {
 		errs = append(errs, os.RemoveAll(a.dirs.temp))
 	}
