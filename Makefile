@@ -6,7 +6,7 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 LDFLAGS     := -s -w -X sbench/internal/version.stamp=$(VERSION)
 BIN         := bin
 ENGINE      := .cache/engine
-GOSTATIC    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)'
+GOSTATIC    := CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)'
 LINT        := $(GO) tool -modfile=tools/go.mod
 TESTFLAGS   ?=
 FUZZTIME    ?= 10s
@@ -26,7 +26,7 @@ deps: ## install what is missing (Slurm, MUNGE, MariaDB, …) from Debian's pack
 build: ## build all programs into bin/
 	$(GOSTATIC) -o $(BIN)/ ./cmd/sbench ./cmd/sbenchd ./cmd/sbench-runner ./cmd/sbench-sim
 	GOARCH=arm64 $(GOSTATIC) -o $(BIN)/sbench-runner-arm64 ./cmd/sbench-runner
-	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/sbench-gpu
+	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/sbench-gpu
 
 .PHONY: engine
 engine: ## build the demo's inference engine, its model and its container image
@@ -38,7 +38,8 @@ demo: deps build engine ## run a real sweep on a private Slurm cluster, print it
 
 .PHONY: test
 test: deps build engine ## unit, command and end-to-end tests (the private cluster included)
-	$(GO) test -count=1 -p 2 -timeout 14m $(TESTFLAGS) ./...
+	$(GO) test -count=1 -p 2 -timeout 14m $(TESTFLAGS) $$($(GO) list ./... | grep -v /tests/e2e)
+	$(GO) test -count=1 -timeout 14m $(TESTFLAGS) ./tests/e2e
 
 .PHONY: race
 race: deps build engine ## the tests under the race detector, without the end-to-end suite
