@@ -39,6 +39,7 @@ demo: deps build engine ## run a real sweep on a private Slurm cluster, print it
 .PHONY: test
 test: deps build engine ## unit, command and end-to-end tests (the private cluster included)
 	$(GO) test -count=1 -p 2 -timeout 14m $(TESTFLAGS) $$($(GO) list ./... | grep -v /tests/e2e)
+	cd tests/engine && CGO_ENABLED=0 $(GO) test -count=1 ./...
 	$(GO) test -count=1 -timeout 14m $(TESTFLAGS) ./tests/e2e
 
 .PHONY: race

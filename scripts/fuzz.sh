@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-10s}
-grep -rl --include='*_test.go' '^func Fuzz' internal | while read -r file; do
+grep -rl --include='*_test.go' '^func Fuzz' internal tests/conformance | while read -r file; do
   package=./$(dirname "$file")
   sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$file" | while read -r target; do
     echo "== $package $target"

@@ -71,7 +71,7 @@ func TestDemoSweep(t *testing.T) {
 		if r.HardwareClass != "emulated" {
 			t.Errorf("setting %.12s: hardware class %q, want emulated", r.SettingHash, r.HardwareClass)
 		}
-		if r.Axes["workload.arrival.rate"] == 24.0 {
+		if r.Axes["workload.arrival.rate"] == 12.0 {
 			if r.NValid != 0 || r.NTotal != 2 || !strings.Contains(strings.Join(r.Reasons, "\n"), "ENV_DRIFT: image digest") {
 				t.Errorf("drifted setting: n_valid %d of %d, reasons %q", r.NValid, r.NTotal, r.Reasons)
 			}
