@@ -54,7 +54,7 @@ func (p *Parser) Parse(data []byte, c *Chunk) bool {
 		return true
 	}
 	*c = Chunk{}
-	data = bytes.TrimSpace(data)
+	data = bytes.Trim(data, " \t\r\n") // JSON's own white space, not Unicode's
 	if string(data) == "[DONE]" {
 		c.Done = true
 		return true
@@ -190,11 +190,11 @@ func (p *Parser) delta(s *scanner, c *Chunk, key []byte) bool {
 	return s.skip()
 }
 
-// function reads a tool call: its name and its arguments are generated text.
+// function reads a tool call: its arguments are generated text (METRICS v1 t_tok1).
 func (p *Parser) function(s *scanner, c *Chunk) bool {
 	return s.objectOr(func(key []byte) bool {
 		switch string(key) {
-		case "name", "arguments":
+		case "arguments":
 			return p.text(s, &c.Content, false)
 		}
 		return s.skip()
