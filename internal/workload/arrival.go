@@ -20,6 +20,9 @@ func (p piece) area() float64 { return float64((p.rateAt+p.rateTo)/2) * (p.end -
 
 // invert is the time in the piece at which area arrivals of mean have come.
 func (p piece) invert(area float64) float64 {
+	if area == 0 {
+		return p.start
+	}
 	slope := (p.rateTo - p.rateAt) / (p.end - p.start)
 	if slope == 0 {
 		return p.start + area/p.rateAt
@@ -39,7 +42,13 @@ const maxRequests = 20_000_000
 // It returns ns.
 func arrivals(pieces []piece, first float64, next gaps) ([]int64, error) {
 	var due []int64
-	at, base := first, 0.0
+	at, base, total := first, 0.0, 0.0
+	for _, p := range pieces {
+		total += p.area()
+	}
+	if !(total <= maxRequests) {
+		return nil, fmt.Errorf("the plan has more than %d requests", maxRequests)
+	}
 	for _, p := range pieces {
 		area, last := p.area(), nanoseconds(p.end)-1
 		for at-base < area {
