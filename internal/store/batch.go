@@ -233,7 +233,8 @@ update task set state = 'ended', actor = 'submit', reason = $2, changed_at = $3 
 select id from run where batch_token = $1 and state = 'submitted' order by id for update`
 	sqlDropRuns = `
 update run set state = case when cancel_requested_at is not null then 'cancelled' else $2 end,
-       actor = 'submit', reason = $3, changed_at = $4, evidence = null
+       actor = 'submit', changed_at = $4, evidence = null,
+       reason = case when cancel_requested_at is not null then 'cancelled by ' || cancelled_by else $3 end
  where batch_token = $1 and state = 'submitted'`
 )
 

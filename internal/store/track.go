@@ -257,7 +257,8 @@ func (tx *Tx) FollowRuns(ctx context.Context, ids []int64, from []lifecycle.RunS
 
 const sqlReturnRuns = `
 update run set state = case when cancel_requested_at is not null then 'cancelled' else $2 end,
-       actor = 'track', reason = $3, changed_at = $4, evidence = null
+       actor = 'track', changed_at = $4, evidence = null,
+       reason = case when cancel_requested_at is not null then 'cancelled by ' || cancelled_by else $3 end
  where id = any($1) and state in ('submitted', 'provisioning', 'running')`
 
 // ReturnRuns takes back runs that were not started: to pending at no cost, or to
