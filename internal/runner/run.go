@@ -232,11 +232,12 @@ func (a *attempt) prepare() error {
 func (a *attempt) tearDown() error {
 	var errs []error
 	if a.engine != nil {
+		a.noteSharedMemory()
 		errs = append(errs, a.engine.tree.Stop(a.stopGrace()))
 	}
 	errs = append(errs, a.supervisor.Close())
 	if a.engine != nil {
-		removed, err := cleanShm(shmDir, a.engine.began)
+		removed, err := removeSharedMemory(a.engine.shm)
 		if len(removed) > 0 {
 			a.log.Info("removed the engine's shared memory", "files", removed)
 		}

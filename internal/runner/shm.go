@@ -1,71 +1,58 @@
 package runner
 
 import (
-	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"time"
-
-	"golang.org/x/sys/unix"
+	"slices"
+	"strings"
 )
 
 // shmDir is where engines keep shared memory; a killed one leaves it behind.
 const shmDir = "/dev/shm"
 
-// cleanShm removes this user's files in dir that were made after since and that
-// no process uses any more: those of other runs beside this one are in use.
-func cleanShm(dir string, since time.Time) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var candidates []string
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		var st unix.Stat_t
-		if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || int(st.Uid) != os.Geteuid() {
-			continue
+// sharedMemory adds to found the files of dir that the processes have mapped or
+// open: what they may leave behind. What other programs of the same user keep
+// there is never touched.
+func sharedMemory(found map[string]bool, dir string, pids []int) {
+	for _, pid := range pids {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // it may have ended
+		for line := range strings.Lines(string(text)) {
+			if i := strings.Index(line, dir+"/"); i >= 0 {
+				found[strings.TrimSuffix(strings.TrimSuffix(line[i:], "\n"), " (deleted)")] = true
+			}
 		}
-		if time.Unix(st.Ctim.Unix()).After(since) {
-			candidates = append(candidates, path)
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			if target, _ := os.Readlink(fd); strings.HasPrefix(target, dir+"/") {
+				found[strings.TrimSuffix(target, " (deleted)")] = true
+			}
 		}
 	}
-	if len(candidates) == 0 {
-		return nil, nil
-	}
-	inUse := usedFiles()
-	var removed []string
-	var errs []error
-	for _, path := range candidates {
-		if bytes.Contains(inUse, []byte(path)) {
-			continue
-		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-			continue
-		}
-		removed = append(removed, path)
-	}
-	return removed, errors.Join(errs...)
 }
 
-// usedFiles is what this user's processes have mapped or open, as text.
-func usedFiles() []byte {
-	var text bytes.Buffer
-	maps, _ := filepath.Glob("/proc/[0-9]*/maps")
-	for _, path := range maps {
-		b, _ := os.ReadFile(path) // another user's cannot be read
-		text.Write(b)
+// noteSharedMemory looks at what the engine's processes use now.
+func (a *attempt) noteSharedMemory() {
+	pids, err := a.engine.tree.PIDs()
+	if err != nil {
+		return // they are looked for again, and killed, at the end
 	}
-	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	for _, path := range fds {
-		target, _ := os.Readlink(path)
-		text.WriteString(target)
-		text.WriteByte('\n')
+	sharedMemory(a.engine.shm, shmDir, pids)
+}
+
+// removeSharedMemory removes what the engine left. It has ended, so that whoever
+// still has a file is a program that shares it on purpose.
+func removeSharedMemory(found map[string]bool) (removed []string, err error) {
+	var errs []error
+	for _, path := range slices.Sorted(maps.Keys(found)) {
+		switch err := os.Remove(path); {
+		case err == nil:
+			removed = append(removed, path)
+		case !errors.Is(err, os.ErrNotExist):
+			errs = append(errs, err)
+		}
 	}
-	return text.Bytes()
+	return removed, errors.Join(errs...)
 }

@@ -5,39 +5,42 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-func TestCleanShm(t *testing.T) {
+func TestSharedMemory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	make := func(name string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
+	create := func(name string) *os.File {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err == nil {
+			_, err = f.Write([]byte("shared"))
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		return path
+		return f
 	}
-	old := make("old")
-	time.Sleep(20 * time.Millisecond) // the kernel's time stamps are coarse
-	since := time.Now()
-	time.Sleep(20 * time.Millisecond)
-	left, used := make("nccl-left"), make("psm-in-use")
-	f, err := os.Open(used)
-	if err != nil {
+	mapped, open, foreign := create("nccl mapped"), create("open"), create("of another program")
+	if _, err := unix.Mmap(int(mapped.Fd()), 0, 6, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	removed, err := cleanShm(dir, since)
-	if err != nil || !slices.Equal(removed, []string{left}) {
-		t.Errorf("removed %v, %v; want %s", removed, err, left)
+	mapped.Close()
+	foreign.Close()
+	defer open.Close()
+	found := map[string]bool{}
+	sharedMemory(found, dir, []int{os.Getpid(), 1 << 30})
+	removed, err := removeSharedMemory(found)
+	if want := []string{mapped.Name(), open.Name()}; err != nil || !slices.Equal(removed, want) {
+		t.Errorf("removed %q, %v; want %q", removed, err, want)
 	}
-	for _, path := range []string{old, used} {
-		if _, err := os.Stat(path); err != nil {
-			t.Error(err)
-		}
+	if _, err := os.Stat(foreign.Name()); err != nil {
+		t.Error(err)
 	}
-	if removed, err := cleanShm(filepath.Join(dir, "absent"), since); err != nil || removed != nil {
-		t.Errorf("%v, %v", removed, err)
+	found = map[string]bool{}
+	sharedMemory(found, dir, []int{os.Getpid()})
+	if removed, err := removeSharedMemory(found); err != nil || len(removed) != 0 {
+		t.Errorf("again: %q, %v", removed, err)
 	}
 }

@@ -26,7 +26,7 @@ type running struct {
 	adapter engine.Engine
 	tree    *proc.Tree
 	ready   engine.Ready
-	began   time.Time
+	shm     map[string]bool // files of shared memory that its processes had
 	// oomKills is how many processes of this step the kernel had killed, because
 	// memory ran out, before the engine was started.
 	oomKills *int64
@@ -89,12 +89,12 @@ func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
 	spec.Log, spec.LogLimit = a.writer.Path(result.EngineLog), engineLogBytes
 	spec.Orphans = true
 	a.log.Info("start engine", "argv", strings.Join(spec.Argv, " "))
-	began, oomKills := time.Now(), host().OOMKills()
+	oomKills := host().OOMKills()
 	tree, err := a.supervisor.Start(spec)
 	if err != nil {
 		return fail(lifecycle.ExitEngineStart, "not started", fmt.Errorf("ENGINE_START: %w", err))
 	}
-	a.engine = &running{adapter: adapter, tree: tree, began: began, oomKills: oomKills}
+	a.engine = &running{adapter: adapter, tree: tree, shm: map[string]bool{}, oomKills: oomKills}
 	a.engine.ready, err = engine.WaitReady(ctx, engine.Running{
 		Host: loopback, Port: port, Endpoint: a.setting.Workload.Request.Endpoint, Model: a.setting.Model.Name,
 		Done: tree.Done(), Owns: tree.OwnsPort,

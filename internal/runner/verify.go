@@ -229,6 +229,7 @@ func (a *attempt) probe(ctx context.Context, argv []string) error {
 
 // identify asks the running engine what it is and compares what only it knows.
 func (a *attempt) identify(ctx context.Context) error {
+	a.noteSharedMemory()
 	reported := engine.AskVersion(ctx, a.engine.adapter, a.engine.ready.BaseURL)
 	switch known := a.fingerprint.Engine.Version; {
 	case known == "":

@@ -51,12 +51,8 @@ type wait struct {
 	wakes uint64
 }
 
-type sample struct {
-	at int64 // on the plan's clock
-	n  int64
-	done,
-	offered int64
-}
+// sample is the number of requests in flight at a time on the plan's clock.
+type sample struct{ at, n int64 }
 
 const sampleInterval = 100 * time.Millisecond
 

@@ -294,8 +294,8 @@ func sampleText(words []string, n, salt int) string {
 }
 
 const (
-	enoughWords = 128
-	maxCounts   = 600 // calls that finding the words may take
+	enoughWords = 64
+	maxCounts   = 400 // calls that finding the words may take
 )
 
 // oneTokenWords picks the candidates that add exactly one token behind another

@@ -136,7 +136,7 @@ func (s *sender) run() {
 			continue
 		}
 		now := s.r.now()
-		if s.r.truncated.Load() && x.dispatch == 0 && x.due-s.r.zero >= s.r.lastWindow.Load() {
+		if s.leftOut(x) {
 			s.sleep(pollMillis * 1_000_000)
 			continue
 		}
@@ -155,6 +155,11 @@ func (s *sender) run() {
 	}
 	s.cancelRest()
 	unix.Close(s.wake)
+}
+
+// leftOut says whether the request belongs to what a stopped ladder does not offer.
+func (s *sender) leftOut(x *exchange) bool {
+	return s.r.truncated.Load() && x.dispatch == 0 && x.due-s.r.zero >= s.r.lastWindow.Load()
 }
 
 // prepareLead is how long before its time a request is written out in memory:
@@ -283,14 +288,14 @@ func (s *sender) cancelRest() {
 	now := s.r.now()
 	for x := s.first(); x != nil; x = s.first() {
 		s.taken(x)
-		if x.dispatch == 0 && x.due > now && (x.phase != result.PhaseMeasure || x.req.Due < 0) {
+		if x.dispatch == 0 && (x.due > now || s.leftOut(x)) && (x.phase != result.PhaseMeasure || x.req.Due < 0) {
 			continue
 		}
 		switch {
 		case x.dispatch != 0:
 			x.ending = endingCutOff
 			s.r.inFlight.Add(-1)
-		case x.due > now:
+		case s.leftOut(x) || x.due > now:
 			x.ending, x.why = endingCancelled, "the load point was left out"
 		default:
 			x.ending = endingNotSent

@@ -2,10 +2,12 @@ package loadgen
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,3 +150,7 @@ func offer(t *testing.T, s *fakeServer, w setting.Workload) *Recording {
 	}
 	return rec
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func bufioReader(p []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(p)) }
