@@ -23,14 +23,20 @@ func TestSharedMemory(t *testing.T) {
 		return f
 	}
 	mapped, open, foreign := create("nccl mapped"), create("open"), create("of another program")
+	replaced := create("replaced")
 	if _, err := unix.Mmap(int(mapped.Fd()), 0, 6, unix.PROT_READ, unix.MAP_SHARED); err != nil {
 		t.Fatal(err)
 	}
 	mapped.Close()
 	foreign.Close()
+	defer replaced.Close()
 	defer open.Close()
-	found := map[string]bool{}
+	found := map[string]fileID{}
 	sharedMemory(found, dir, []int{os.Getpid(), 1 << 30})
+	if err := os.Rename(foreign.Name(), replaced.Name()); err != nil {
+		t.Fatal(err)
+	}
+	foreign = replaced
 	removed, err := removeSharedMemory(found)
 	if want := []string{mapped.Name(), open.Name()}; err != nil || !slices.Equal(removed, want) {
 		t.Errorf("removed %q, %v; want %q", removed, err, want)
@@ -38,7 +44,7 @@ func TestSharedMemory(t *testing.T) {
 	if _, err := os.Stat(foreign.Name()); err != nil {
 		t.Error(err)
 	}
-	found = map[string]bool{}
+	found = map[string]fileID{}
 	sharedMemory(found, dir, []int{os.Getpid()})
 	if removed, err := removeSharedMemory(found); err != nil || len(removed) != 0 {
 		t.Errorf("again: %q, %v", removed, err)

@@ -26,7 +26,7 @@ type running struct {
 	adapter engine.Engine
 	tree    *proc.Tree
 	ready   engine.Ready
-	shm     map[string]bool // files of shared memory that its processes had
+	shm     map[string]fileID // files of shared memory that its processes had
 	// oomKills is how many processes of this step the kernel had killed, because
 	// memory ran out, before the engine was started.
 	oomKills *int64
@@ -94,7 +94,7 @@ func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
 	if err != nil {
 		return fail(lifecycle.ExitEngineStart, "not started", fmt.Errorf("ENGINE_START: %w", err))
 	}
-	a.engine = &running{adapter: adapter, tree: tree, shm: map[string]bool{}, oomKills: oomKills}
+	a.engine = &running{adapter: adapter, tree: tree, shm: map[string]fileID{}, oomKills: oomKills}
 	a.engine.ready, err = engine.WaitReady(ctx, engine.Running{
 		Host: loopback, Port: port, Endpoint: a.setting.Workload.Request.Endpoint, Model: a.setting.Model.Name,
 		Done: tree.Done(), Owns: tree.OwnsPort,
