@@ -105,6 +105,8 @@ type Tree struct {
 	log        *limitedLog
 	done       chan struct{}
 	exit       Exit
+	known      []process // by Usage
+	scanned    time.Time
 }
 
 // ErrNotStarted says that the program could not be started at all.

@@ -251,14 +251,27 @@ type Usage struct {
 // ticksPerSecond is USER_HZ, 100 on every Linux platform that Go supports.
 const ticksPerSecond = 100
 
-// Usage sums over the processes of the tree.
+// rescan is how long Usage takes the processes that it knows for all there are:
+// reading a whole node's takes milliseconds of a CPU that others may need.
+const rescan = 10 * time.Second
+
+// Usage sums over the processes of the tree. One that was started since may be
+// missing for some seconds. It is not for concurrent use.
 func (t *Tree) Usage() (Usage, error) {
-	members, err := t.members()
-	if err != nil {
-		return Usage{}, err
+	if now := time.Now(); t.scanned.IsZero() || now.Sub(t.scanned) >= rescan {
+		members, err := t.members()
+		if err != nil {
+			return Usage{}, err
+		}
+		t.known, t.scanned = members, now
 	}
 	var u Usage
-	for _, p := range members {
+	for _, was := range t.known {
+		p, err := readProcess(was.pid)
+		if err != nil || p.start != was.start || p.zombie() {
+			t.scanned = time.Time{} // it has ended: look again next time
+			continue
+		}
 		u.CPUSeconds += float64(p.cpu) / ticksPerSecond
 		u.RSSBytes += p.rss
 		u.Threads += p.threads
