@@ -28,9 +28,8 @@ func TestRun_SendsAtAbsoluteTimes(t *testing.T) {
 			late = append(late, lag)
 		}
 	}
-	slices.Sort(early)
-	slices.Sort(late)
-	if first, second := early[len(early)/2], late[len(late)/2]; second > first+20_000_000 {
-		t.Errorf("the schedule drifts: median lag %d ns in the first half, %d ns in the second", first, second)
+	// Drift would move every later request; a busy machine moves some.
+	if first, second := slices.Min(early), slices.Min(late); second > first+20_000_000 {
+		t.Errorf("the schedule drifts: the least lag is %d ns in the first half, %d ns in the second", first, second)
 	}
 }
