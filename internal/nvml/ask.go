@@ -44,48 +44,39 @@ func (s *session) note(symbol, why string) {
 // meaning is the text of a return code. It does not ask the library, which may
 // lack the function for that too.
 func meaning(code lib.Return) string {
-	switch code {
-	case lib.ERROR_UNINITIALIZED:
-		return "not initialized"
-	case lib.ERROR_INVALID_ARGUMENT:
-		return "invalid argument"
-	case lib.ERROR_NOT_SUPPORTED:
-		return "not supported"
-	case lib.ERROR_NO_PERMISSION:
-		return "no permission"
-	case lib.ERROR_NOT_FOUND:
-		return "not found"
-	case lib.ERROR_DRIVER_NOT_LOADED:
-		return "the driver is not loaded"
-	case lib.ERROR_TIMEOUT:
-		return "timeout"
-	case lib.ERROR_LIBRARY_NOT_FOUND:
-		return "libnvidia-ml.so.1 was not found"
-	case lib.ERROR_FUNCTION_NOT_FOUND:
-		return "not in this driver"
-	case lib.ERROR_GPU_IS_LOST:
-		return "the GPU is lost: it fell off the bus"
-	case lib.ERROR_RESET_REQUIRED:
-		return "the GPU needs a reset"
-	case lib.ERROR_LIB_RM_VERSION_MISMATCH:
-		return "driver and library are of different versions"
-	case lib.ERROR_UNKNOWN:
-		return "unknown error of the driver"
+	meanings := map[lib.Return]string{
+		lib.ERROR_UNINITIALIZED:           "not initialized",
+		lib.ERROR_INVALID_ARGUMENT:        "invalid argument",
+		lib.ERROR_NOT_SUPPORTED:           "not supported",
+		lib.ERROR_NO_PERMISSION:           "no permission",
+		lib.ERROR_NOT_FOUND:               "not found",
+		lib.ERROR_DRIVER_NOT_LOADED:       "the driver is not loaded",
+		lib.ERROR_TIMEOUT:                 "timeout",
+		lib.ERROR_LIBRARY_NOT_FOUND:       "libnvidia-ml.so.1 was not found",
+		lib.ERROR_FUNCTION_NOT_FOUND:      "not in this driver",
+		lib.ERROR_GPU_IS_LOST:             "the GPU is lost: it fell off the bus",
+		lib.ERROR_RESET_REQUIRED:          "the GPU needs a reset",
+		lib.ERROR_LIB_RM_VERSION_MISMATCH: "driver and library are of different versions",
+		lib.ERROR_UNKNOWN:                 "unknown error of the driver",
+	}
+	if text, ok := meanings[code]; ok {
+		return text
 	}
 	return fmt.Sprintf("NVML error %d", int(code))
 }
 
 // kind is the code of a fault in the helper's JSON.
 func kind(code lib.Return) string {
-	switch code {
-	case lib.ERROR_LIBRARY_NOT_FOUND:
-		return "no_library"
-	case lib.ERROR_DRIVER_NOT_LOADED, lib.ERROR_LIB_RM_VERSION_MISMATCH:
-		return "no_driver"
-	case lib.ERROR_NO_PERMISSION:
-		return "no_permission"
-	case lib.ERROR_GPU_IS_LOST, lib.ERROR_RESET_REQUIRED:
-		return "gpu_lost"
+	kinds := map[lib.Return]string{
+		lib.ERROR_LIBRARY_NOT_FOUND:       "no_library",
+		lib.ERROR_DRIVER_NOT_LOADED:       "no_driver",
+		lib.ERROR_LIB_RM_VERSION_MISMATCH: "no_driver",
+		lib.ERROR_NO_PERMISSION:           "no_permission",
+		lib.ERROR_GPU_IS_LOST:             "gpu_lost",
+		lib.ERROR_RESET_REQUIRED:          "gpu_lost",
+	}
+	if text, ok := kinds[code]; ok {
+		return text
 	}
 	return "unknown"
 }

@@ -114,13 +114,11 @@ func busID(p lib.PciInfo) string {
 }
 
 func computeMode(m lib.ComputeMode) string {
-	switch m {
-	case lib.COMPUTEMODE_DEFAULT:
-		return "default"
-	case lib.COMPUTEMODE_PROHIBITED:
-		return "prohibited"
-	case lib.COMPUTEMODE_EXCLUSIVE_PROCESS:
-		return "exclusive_process"
+	names := map[lib.ComputeMode]string{
+		lib.COMPUTEMODE_DEFAULT: "default", lib.COMPUTEMODE_PROHIBITED: "prohibited", lib.COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+	}
+	if name, ok := names[m]; ok {
+		return name
 	}
 	return strconv.Itoa(int(m))
 }

@@ -57,25 +57,25 @@ func (a *attempt) stopDevices(s *gpu.Sampler) deviceSamples {
 
 // addEnergy completes the metrics that need the devices' counters.
 func (a *attempt) addEnergy(w *result.Window, d deviceSamples) {
-	const total, perToken = "energy_joules", "energy_per_output_token"
+	const total, each = "energy_joules", "energy_per_output_token"
 	if _, known := w.Metrics[total]; !known || a.fingerprint.Nodes[0].GPUs == nil {
 		return
 	}
 	joules, why := gpu.Energy(d.samples, d.devices, w.Start+d.origin, w.End+d.origin)
 	if joules == nil {
-		w.NullReasons[total], w.NullReasons[perToken] = why, why
+		w.NullReasons[total], w.NullReasons[each] = why, why
 		return
 	}
 	w.Metrics[total] = joules
 	delete(w.NullReasons, total)
 	rate := w.Metrics["output_tokens_per_s"]
 	if rate == nil || *rate <= 0 {
-		w.NullReasons[perToken] = "the output tokens are not known"
+		w.NullReasons[each] = "the output tokens are not known"
 		return
 	}
-	each := *joules / (*rate * float64(w.End-w.Start) / 1e9)
-	w.Metrics[perToken] = &each
-	delete(w.NullReasons, perToken)
+	share := *joules / (*rate * float64(w.End-w.Start) / 1e9)
+	w.Metrics[each] = &share
+	delete(w.NullReasons, each)
 }
 
 // checkDevices judges the devices under load, over all windows together.

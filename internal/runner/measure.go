@@ -47,7 +47,7 @@ func (a *attempt) measure(ctx context.Context) error {
 	const slack = 5 * time.Minute
 	loadCtx, stop := context.WithTimeoutCause(alive, time.Duration(a.plan.Length)+slack, errors.New("the load did not end in its time"))
 	defer stop()
-	sampler := a.startTelemetry()
+	sampler := a.startTelemetry(ctx)
 	devices := a.startDevices()
 	recording, err := loadgen.Run(loadCtx, config, a.clock)
 	a.telemetry = sampler.stop()

@@ -225,15 +225,6 @@ func exitCode(err error) int {
 	return -1
 }
 
-func checkNamed(m result.Manifest, name string) (result.Check, bool) {
-	for _, c := range m.Checks {
-		if c.Name == name {
-			return c, true
-		}
-	}
-	return result.Check{}, false
-}
-
 func wantClass(t *testing.T, code int, m result.Manifest, out string, want lifecycle.ExitClass) {
 	t.Helper()
 	if code != want.Code() || m.ExitClass != want {

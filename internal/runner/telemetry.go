@@ -36,7 +36,7 @@ type sampler struct {
 	scraped []result.Telemetry
 }
 
-func (a *attempt) startTelemetry() *sampler {
+func (a *attempt) startTelemetry(ctx context.Context) *sampler {
 	s := &sampler{tree: a.engine.tree, clock: a.clock, quit: make(chan struct{})}
 	s.wait.Go(func() {
 		ticker := time.NewTicker(samplePeriod)
@@ -55,11 +55,11 @@ func (a *attempt) startTelemetry() *sampler {
 		ticker := time.NewTicker(scrapePeriod)
 		defer ticker.Stop()
 		// An engine that has no metrics is not asked again.
-		for s.scrape(base) {
+		for s.scrape(ctx, base) {
 			select {
 			case <-ticker.C:
 			case <-s.quit:
-				s.scrape(base)
+				s.scrape(ctx, base)
 				return
 			}
 		}
@@ -76,8 +76,8 @@ func (s *sampler) stop() []result.Telemetry {
 }
 
 // scrape keeps the engine's own metrics under their own names.
-func (s *sampler) scrape(base string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+func (s *sampler) scrape(ctx context.Context, base string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	found := engine.Scrape(ctx, base)
 	now := s.clock.Now()

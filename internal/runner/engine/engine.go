@@ -99,10 +99,10 @@ func options(args map[string]string, style falseStyle, reserved ...string) ([]st
 	return argv, nil
 }
 
+const alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
 func checkOption(name string, reserved []string) error {
-	plain := name != "" && !strings.HasPrefix(name, "-") && strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.')
-	}) < 0
+	plain := name != "" && !strings.HasPrefix(name, "-") && strings.IndexFunc(name, func(r rune) bool { return !strings.ContainsRune(alphanumeric+"-_.", r) }) < 0
 	if !plain {
 		return fmt.Errorf("engine.args: %q is not the name of a long option without its dashes", name)
 	}

@@ -50,9 +50,7 @@ func ParseMetrics(text []byte) map[string]float64 {
 }
 
 func metricName(s string) bool {
-	return s != "" && len(s) <= 120 && strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == ':')
-	}) < 0
+	return s != "" && len(s) <= 120 && strings.IndexFunc(s, func(r rune) bool { return !strings.ContainsRune(alphanumeric+"_:", r) }) < 0
 }
 
 // Scrape asks the engine for its own metrics; nil where it has none.

@@ -164,7 +164,7 @@ type exchange struct {
 func (x *exchange) feed(a *arena, p []byte, t int64) (done bool, err error) {
 	x.last = t
 	before := x.size
-	for len(p) > 0 {
+	for len(p) > 0 && err == nil {
 		if x.reply.state == stateDone {
 			x.extra += len(p)
 			break
@@ -172,15 +172,13 @@ func (x *exchange) feed(a *arena, p []byte, t int64) (done bool, err error) {
 		inHeader := x.reply.state == stateHeader
 		var body []byte
 		body, p, err = x.reply.step(p)
-		if err != nil {
-			return false, err
-		}
 		if inHeader && x.reply.state != stateHeader && x.headers == 0 {
 			x.headers = t
 		}
 		if len(body) > 0 {
 			if x.size+len(body) > maxBody {
-				return false, errBodyTooLong
+				err = errBodyTooLong
+				break
 			}
 			x.append(a, body)
 		}
@@ -191,7 +189,7 @@ func (x *exchange) feed(a *arena, p []byte, t int64) (done bool, err error) {
 		}
 		x.mark(a, t)
 	}
-	return x.reply.state == stateDone, nil
+	return x.reply.state == stateDone && err == nil, err
 }
 
 func (x *exchange) append(a *arena, p []byte) {

@@ -24,6 +24,8 @@ func (d *decoder) outcome(x *exchange, a *answer, r *result.Request) (result.Out
 	switch {
 	case a.failed:
 		return result.OutcomeStreamError, "the server reported: " + orUnnamed(a.failure)
+	case x.ending == endingMalformed:
+		return result.OutcomeBadPayload, x.why
 	case a.malformed != "":
 		return result.OutcomeBadPayload, a.malformed
 	case a.finish == "abort" || a.finish == "error":
@@ -88,8 +90,6 @@ func unanswered(x *exchange) (result.Outcome, string, bool) {
 // server's own end are an end too.
 func unfinished(x *exchange, a *answer) (result.Outcome, string, bool) {
 	switch x.ending {
-	case endingMalformed:
-		return result.OutcomeBadPayload, x.why, true
 	case endingTimeoutFirst:
 		return result.OutcomeTimeoutFirstToken, "no text within the limit", true
 	case endingTimeoutTotal:
