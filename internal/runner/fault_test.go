@@ -48,6 +48,14 @@ func TestRun_Refuses(t *testing.T) {
 		{"no container program", func(b *batch.Spec, s *setting.Setting) {
 			s.Image.Kind, b.Node.Apptainer = setting.ImageSIF, "/nonexistent/apptainer"
 		}, lifecycle.ExitDriftNode, "ENV_DRIFT: a container program expected"},
+		{"node that cannot run containers", func(b *batch.Spec, s *setting.Setting) {
+			program := filepath.Join(b.Node.TempDir, "apptainer")
+			text := "#!/bin/sh\n[ \"$1\" = exec ] || exit 0\necho 'FATAL:   while mounting: failed to open /dev/fuse' >&2; exit 255\n"
+			if err := os.WriteFile(program, []byte(text), 0o755); err != nil {
+				panic(err)
+			}
+			s.Image.Kind, b.Node.Apptainer = setting.ImageSIF, program
+		}, lifecycle.ExitDriftNode, "ENV_DRIFT: a node that can run the image expected: while mounting: failed to open /dev/fuse"},
 		{"engine option", func(_ *batch.Spec, s *setting.Setting) { s.Engine.Args["no-such-option"] = "1" }, lifecycle.ExitEngineStart, "ENGINE_START: the engine ended before it was ready (exit status 2)"},
 		{"engine never listens", func(b *batch.Spec, s *setting.Setting) {
 			s.Engine.Env[roleEnv], b.Node.Deadlines.EngineStart = "deaf", time.Second

@@ -106,7 +106,14 @@ func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
 func (a *attempt) startFailure(err error) error {
 	how := "not ready in time"
 	if errors.Is(err, engine.ErrEnded) {
-		how = a.engine.tree.Exit().String()
+		exit := a.engine.tree.Exit()
+		if why := engine.ContainerFault(a.logTail(), exit.Code); why != "" && a.setting.Image.Kind == setting.ImageSIF {
+			return &failure{
+				class: lifecycle.ExitDriftNode, cause: err, signature: "container",
+				reasons: []string{"ENV_DRIFT: a node that can run the image expected: " + why},
+			}
+		}
+		how = exit.String()
 		err = fmt.Errorf("%w (%s)", err, how)
 	}
 	how += a.outOfMemory()

@@ -230,7 +230,9 @@ func (a *attempt) probe(ctx context.Context, argv []string) error {
 // identify asks the running engine what it is and compares what only it knows.
 func (a *attempt) identify(ctx context.Context) error {
 	a.noteSharedMemory()
-	reported := engine.AskVersion(ctx, a.engine.adapter, a.engine.ready.BaseURL)
+	identity := engine.Ask(ctx, a.engine.adapter, a.engine.ready.BaseURL)
+	a.fingerprint.Engine.Flags = identity.Flags
+	reported := identity.Version
 	switch known := a.fingerprint.Engine.Version; {
 	case known == "":
 		a.fingerprint.Engine.Version = reported

@@ -333,6 +333,26 @@ func TestReadFailure_Signature(t *testing.T) {
 	}
 }
 
+func TestContainerFault(t *testing.T) {
+	t.Parallel()
+	const fuse = "INFO:    squashfuse\nFATAL:   while mounting image: failed to open /dev/fuse: permission denied\n"
+	for _, tt := range []struct {
+		log  string
+		code int
+		want string
+	}{
+		{fuse, 255, "while mounting image: failed to open /dev/fuse: permission denied"},
+		{fuse, 1, ""},
+		{"FATAL:   exec: \"llama-server\": executable file not found in $PATH\n", 255, ""},
+		{"ValueError: FATAL: not at the beginning\n", 255, ""},
+		{"", 255, ""},
+	} {
+		if got := ContainerFault(tt.log, tt.code); got != tt.want {
+			t.Errorf("%q, %d: %q, want %q", tt.log, tt.code, got, tt.want)
+		}
+	}
+}
+
 func FuzzReadFailure(f *testing.F) {
 	f.Add("Traceback (most recent call last):\n", "exit status 1")
 	f.Fuzz(func(t *testing.T, log, how string) {

@@ -42,6 +42,26 @@ var causes = []struct {
 	{CauseCrash, regexp.MustCompile(`(?i)segmentation fault|SIGSEGV|SIGABRT|SIGBUS|^panic: |fatal error:|core dumped|Assertion .* failed|GGML_ASSERT|illegal memory access|Traceback \(most recent call last\)`)},
 }
 
+// fatal is how Apptainer and Singularity begin a line about their own fault.
+var fatal = regexp.MustCompile(`^FATAL:\s+(.*)`)
+
+// ContainerFault returns what the container program says about why it could not
+// run the image on this node: no FUSE device, no user namespaces, no loop device.
+// It is "" where the program ran, or where the image is at fault: 255 is the
+// engine's own exit status too.
+func ContainerFault(log string, exitCode int) string {
+	if exitCode != 255 {
+		return ""
+	}
+	for line := range strings.Lines(log) {
+		m := fatal.FindStringSubmatch(strings.TrimSpace(control.ReplaceAllString(line, "")))
+		if m != nil && !strings.Contains(m[1], "executable file not found") && !strings.Contains(m[1], "no such file or directory") {
+			return shown(m[1])
+		}
+	}
+	return ""
+}
+
 // anError matches a line that is worth showing where no cause is recognised.
 var anError = regexp.MustCompile(`(?i)\b(error|fatal|exception|failed|cannot|refused)\b`)
 

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -191,18 +193,51 @@ func tokenIn(answer []byte) error {
 	return fmt.Errorf("%w: %s", errNoTokenYet, firstLine(answer))
 }
 
-// AskVersion asks the running server which version it is; "" where it does not say.
-func AskVersion(ctx context.Context, e Engine, base string) string {
+// Identity is what a running server says of itself.
+type Identity struct {
+	Version string // "" where it does not say
+	// Flags are the options as the server resolved them, where its answer has
+	// them: the plain values of the object.
+	Flags map[string]string
+}
+
+// Ask asks the running server what it is.
+func Ask(ctx context.Context, e Engine, base string) Identity {
 	path, read := e.VersionPath()
 	if path == "" {
-		return ""
+		return Identity{}
 	}
 	client := &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}}
 	status, answer, err := get(ctx, client, base+path)
 	if err != nil || status != http.StatusOK {
-		return ""
+		return Identity{}
 	}
-	return read(answer)
+	return Identity{Version: read(answer), Flags: plainValues(answer)}
+}
+
+// plainValues returns the strings, numbers and booleans of a JSON object, bounded
+// in number and length.
+func plainValues(answer []byte) map[string]string {
+	const most, longest = 400, 300
+	var object map[string]json.RawMessage
+	if json.Unmarshal(answer, &object) != nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		text := string(object[name])
+		var s string
+		switch {
+		case len(out) == most || len(name) > longest || text == "null" || text == "" || text[0] == '{' || text[0] == '[':
+			continue
+		case json.Unmarshal(object[name], &s) == nil:
+			text = s
+		}
+		if len(text) <= longest {
+			out[name] = text
+		}
+	}
+	return out
 }
 
 func get(ctx context.Context, client *http.Client, url string) (int, []byte, error) {

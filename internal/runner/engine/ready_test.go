@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"sbench/internal/setting"
 )
 
@@ -162,21 +164,22 @@ func TestWaitReady_ChatAndModelName(t *testing.T) {
 	}
 }
 
-func TestAskVersion(t *testing.T) {
+func TestAsk(t *testing.T) {
 	t.Parallel()
 	r := serve(t, func(w http.ResponseWriter, req *http.Request) {
-		if req.URL.Path != "/version" {
+		if req.URL.Path != "/get_server_info" {
 			http.NotFound(w, req)
 			return
 		}
-		fmt.Fprint(w, `{"version":"0.9.2"}`)
+		fmt.Fprint(w, `{"version":"0.5.1","tp_size":2,"dtype":"auto","flag":true,"none":null,"list":[1],"inner":{"a":1}}`)
 	})
 	base := "http://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
-	if got := AskVersion(t.Context(), vllm{}, base); got != "0.9.2" {
-		t.Errorf("got %q", got)
+	want := Identity{Version: "0.5.1", Flags: map[string]string{"version": "0.5.1", "tp_size": "2", "dtype": "auto", "flag": "true"}}
+	if diff := cmp.Diff(want, Ask(t.Context(), sglang{}, base)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := AskVersion(t.Context(), llamacpp{}, base); got != "" {
-		t.Errorf("got %q from a 404", got)
+	if got := Ask(t.Context(), vllm{}, base); got.Version != "" || got.Flags != nil {
+		t.Errorf("%+v from a 404", got)
 	}
 }
 
