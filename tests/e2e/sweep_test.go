@@ -189,8 +189,8 @@ func TestCancel(t *testing.T) {
 		t.Errorf("runs by state: %v, want one cancelled", sweep.Runs)
 	}
 	poll(t, time.Minute, "the engine to be gone", func() bool {
-		return !strings.Contains(env.exec(t, "pgrep", "-f", "bin/sbench-sim --listen").stdout, "\n")
-	}, func() string { return env.exec(t, "pgrep", "-af", "sbench-sim").stdout })
+		return !strings.Contains(env.exec(t, "pgrep", "-f", "bin/[s]bench-sim --listen").stdout, "\n")
+	}, func() string { return env.exec(t, "pgrep", "-af", "[s]bench-sim").stdout })
 	for _, r := range env.runs(t, id) {
 		for _, a := range r.Attempts {
 			if a.ExitClass == nil || *a.ExitClass != "cancelled" {
