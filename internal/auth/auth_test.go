@@ -129,6 +129,32 @@ func TestUsers_CacheExpires(t *testing.T) {
 	}
 }
 
+// An outage of the name service locks nobody out who was known, for a while; a
+// user who was removed is out at once.
+func TestUsers_Outage(t *testing.T) {
+	t.Parallel()
+	var failure error
+	u := fakeUsers(func(int) (string, error) { return "ada", failure })
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	u.now = func() time.Time { return now }
+	ask := func(after time.Duration, err error) (string, error) {
+		now, failure = now.Add(after), err
+		return u.Name(t.Context(), 7)
+	}
+	if got, err := ask(0, nil); got != "ada" || err != nil {
+		t.Fatal(got, err)
+	}
+	if got, err := ask(2*nameLifetime, context.DeadlineExceeded); got != "ada" || err != nil {
+		t.Errorf("in an outage: %q, %v", got, err)
+	}
+	if _, err := ask(0, ErrUnknownUser); !errors.Is(err, ErrUnknownUser) {
+		t.Errorf("removed: %v", err)
+	}
+	if _, err := ask(staleLifetime, context.DeadlineExceeded); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("in a long outage: %v", err)
+	}
+}
+
 func TestUsers_RealNameService(t *testing.T) {
 	t.Parallel()
 	u := NewUsers()

@@ -14,8 +14,11 @@ import (
 )
 
 const (
-	lookupTimeout = 5 * time.Second
+	lookupTimeout = 20 * time.Second
 	nameLifetime  = 5 * time.Minute
+	// staleLifetime is how long a name is used although the name service does not
+	// answer: an outage of it must not lock out who was known a moment ago.
+	staleLifetime = time.Hour
 	maxCached     = 10_000
 )
 
@@ -43,7 +46,8 @@ func NewUsers() *Users {
 	return &Users{now: time.Now, lookup: getent, names: map[int]cachedName{}}
 }
 
-// Name returns the name of a uid. A failed look-up is not remembered.
+// Name returns the name of a uid. A failed look-up is not remembered; the error
+// is ErrUnknownUser where the name service knows better.
 func (u *Users) Name(ctx context.Context, uid int) (string, error) {
 	now := u.now()
 	u.mu.Lock()
@@ -54,6 +58,9 @@ func (u *Users) Name(ctx context.Context, uid int) (string, error) {
 	}
 	name, err := u.lookup(ctx, uid)
 	if err != nil {
+		if ok && !errors.Is(err, ErrUnknownUser) && now.Before(c.until.Add(staleLifetime)) {
+			return c.name, nil
+		}
 		return "", fmt.Errorf("look up uid %d: %w", uid, err)
 	}
 	u.mu.Lock()

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 )
 
@@ -74,7 +72,7 @@ func newDeadReleaseCommand(a *app) *cobra.Command {
 			if a.json {
 				return writeJSON(a.stdout, resp)
 			}
-			fmt.Fprintf(a.stderr, "sbench: release: %s\n", resp.Text())
+			a.message("release: %s", resp.Text())
 			return nil
 		},
 	}

@@ -200,7 +200,7 @@ func writeHelp(w io.Writer, cmd *cobra.Command) {
 			b.WriteString("\n")
 		}
 	}
-	io.WriteString(w, b.String())
+	_, _ = io.WriteString(w, b.String())
 }
 
 // walk calls fn for cmd and every visible command below it.

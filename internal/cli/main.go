@@ -48,15 +48,16 @@ type app struct {
 // Main runs the command and returns its exit status. It returns early, with
 // the running work stopped, when ctx ends.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (status int) {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, environ: os.Environ(), now: time.Now, poll: time.Second}
+	out := &stickyWriter{w: stdout}
+	a := &app{stdin: stdin, stdout: out, stderr: stderr, environ: os.Environ(), now: time.Now, poll: time.Second}
 	a.json = slices.Contains(args, "--json")
 	defer func() {
 		if p := recover(); p != nil {
-			fmt.Fprintf(stderr, "sbench: error: internal fault: %v\n", p)
+			_, _ = fmt.Fprintf(stderr, "sbench: error: internal fault: %v\n", p)
 			if a.env("SBENCH_DEBUG") != "" {
-				stderr.Write(debug.Stack())
+				_, _ = stderr.Write(debug.Stack())
 			} else {
-				fmt.Fprintln(stderr, "sbench: hint: SBENCH_DEBUG=1 shows where; please report it")
+				_, _ = fmt.Fprintln(stderr, "sbench: hint: SBENCH_DEBUG=1 shows where; please report it")
 			}
 			status = exitFailed
 		}
@@ -64,9 +65,13 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	root := newRootCommand(a)
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if err == nil && out.err != nil {
+		// Half an answer must not look like a whole one.
+		err = fmt.Errorf("write standard output: %w", out.err)
+	}
 	return a.report(err)
 }
 
@@ -294,13 +299,13 @@ func (a *app) report(err error) int {
 		a.reportJSON(f)
 		return f.status
 	}
-	io.WriteString(a.stderr, f.diagnostics.Text())
-	fmt.Fprintf(a.stderr, "sbench: error: %s\n", f.message)
+	a.warn(f.diagnostics)
+	a.message("error: %s", f.message)
 	for _, r := range f.reasons {
-		fmt.Fprintf(a.stderr, "sbench: error: %s\n", r)
+		a.message("error: %s", r)
 	}
 	if f.hint != "" {
-		fmt.Fprintf(a.stderr, "sbench: hint: %s\n", f.hint)
+		a.message("hint: %s", f.hint)
 	}
 	return f.status
 }

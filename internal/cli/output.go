@@ -49,24 +49,55 @@ func (a *app) reportJSON(f *failure) {
 	}
 	e := json.NewEncoder(a.stderr)
 	e.SetEscapeHTML(false)
-	e.Encode(doc)
+	_ = e.Encode(doc) // there is nobody left to tell
 }
 
-// message prints a line for people on stderr.
+// message prints a line for people on stderr. What stderr does not take is lost:
+// there is no other place to say it.
 func (a *app) message(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "sbench: "+format+"\n", args...)
+	_, _ = fmt.Fprintf(a.stderr, "sbench: "+format+"\n", args...)
+}
+
+// warn prints diagnostics on stderr.
+func (a *app) warn(list diag.List) { _, _ = io.WriteString(a.stderr, list.Text()) }
+
+// print writes to standard output; Main fails where that does not take it.
+func (a *app) print(format string, args ...any) { _, _ = fmt.Fprintf(a.stdout, format, args...) }
+
+// stickyWriter remembers the first error, so that no print has to be checked.
+type stickyWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (s *stickyWriter) Write(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	n, err := s.w.Write(p)
+	s.err = err
+	return n, err
+}
+
+// file is the file behind a writer; nil where there is none.
+func file(w io.Writer) *os.File {
+	if s, ok := w.(*stickyWriter); ok {
+		w = s.w
+	}
+	f, _ := w.(*os.File)
+	return f
 }
 
 // isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	f := file(w)
+	return f != nil && term.IsTerminal(int(f.Fd()))
 }
 
 // terminalWidth returns the width of w in columns, 0 where it is no terminal.
 func terminalWidth(w io.Writer) int {
-	f, ok := w.(*os.File)
-	if !ok {
+	f := file(w)
+	if f == nil {
 		return 0
 	}
 	width, _, err := term.GetSize(int(f.Fd()))
@@ -186,7 +217,7 @@ func (t *table) printParsable(w io.Writer, noHeader bool) {
 		}
 		line(fields)
 	}
-	io.WriteString(w, b.String())
+	_, _ = io.WriteString(w, b.String())
 }
 
 func (t *table) printAligned(w io.Writer, colour, noHeader bool) {
@@ -234,7 +265,7 @@ func (t *table) printAligned(w io.Writer, colour, noHeader bool) {
 			b.WriteString("    " + paint(colour, yellow, n) + "\n")
 		}
 	}
-	io.WriteString(w, b.String())
+	_, _ = io.WriteString(w, b.String())
 }
 
 // printable makes a text from a file or from the cluster harmless on a

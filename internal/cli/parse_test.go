@@ -55,8 +55,10 @@ func TestBeginTime(t *testing.T) {
 func TestDirectives(t *testing.T) {
 	t.Parallel()
 	lines := []sweep.Directive{
-		{Line: 1, Text: "-p gpu --qos=high # the night queue"}, {Line: 2, Text: ""},
-		{Line: 3, Text: `--comment="two words" --set a.b=1,2`}, {Line: 4, Text: "--set c=3 -H"},
+		{Line: 1, Text: "-p gpu --qos=high # the night queue"},
+		{Line: 2, Text: ""},
+		{Line: 3, Text: `--comment="two words" --set a.b=1,2`},
+		{Line: 4, Text: "--set c=3 -H"},
 	}
 	o, err := testApp().layered("s.yaml", nil, lines, submitFlags(&submitOptions{}))
 	if err != nil {
@@ -126,8 +128,19 @@ func TestLayered_EnvironmentFaults(t *testing.T) {
 func TestRequest_RefusesWhatHasNoEffect(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"--mail-type", "END"}, {"--max-cost", "1"}, {"--mail-user", "ada"}, {"-d", "afterok:1"}, {"--repeats", "0"}, {"--repeats", "x"}, {"--nice=-5"},
-		{"--max-inflight", "0"}, {"--max-gpu-hours", "-1"}, {"--max-gpu-hours", "NaN"}, {"-t", "soon"}, {"-b", "later"}, {"--priority", "high"},
+		{"--mail-type", "END"},
+		{"--max-cost", "1"},
+		{"--mail-user", "ada"},
+		{"-d", "afterok:1"},
+		{"--repeats", "0"},
+		{"--repeats", "x"},
+		{"--nice=-5"},
+		{"--max-inflight", "0"},
+		{"--max-gpu-hours", "-1"},
+		{"--max-gpu-hours", "NaN"},
+		{"-t", "soon"},
+		{"-b", "later"},
+		{"--priority", "high"},
 	} {
 		var o submitOptions
 		if err := submitFlags(&o).Parse(args); err != nil {

@@ -101,10 +101,10 @@ func (o *renderOptions) run(a *app, cmd *cobra.Command, name string) error {
 	}
 	for _, r := range list {
 		if o.out == "" {
-			fmt.Fprint(a.stdout, r.Script)
+			a.print("%s", r.Script)
 			continue
 		}
-		fmt.Fprintf(a.stdout, "%s: %s, %s\n", r.Directory, plural(r.Tasks, "task"), plural(r.Runs, "run"))
+		a.print("%s: %s, %s\n", r.Directory, plural(r.Tasks, "task"), plural(r.Runs, "run"))
 	}
 	return nil
 }

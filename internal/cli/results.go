@@ -194,7 +194,7 @@ func (a *app) footnotes(r api.Results) {
 				about += fmt.Sprintf(" and %d more", n-3)
 			}
 		}
-		fmt.Fprintf(a.stdout, "%s: %s\n", about, printable(w))
+		a.print("%s: %s\n", about, printable(w))
 	}
 }
 

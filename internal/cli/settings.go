@@ -44,7 +44,7 @@ canonical spec whose SHA-256 is the setting_hash. ` + offlineHelp,
 			if a.json {
 				return writeSettings(a.stdout, x.Settings)
 			}
-			io.WriteString(a.stderr, warnings.Text())
+			a.warn(warnings)
 			settingsOfSweep(x.Settings).print(a, t)
 			return nil
 		},
@@ -60,7 +60,7 @@ canonical spec whose SHA-256 is the setting_hash. ` + offlineHelp,
 // twice as long for; canonical_spec has the very bytes that were hashed.
 func writeSettings(w io.Writer, settings []sweep.Expanded) error {
 	b := bufio.NewWriterSize(w, 1<<16)
-	b.WriteString("[\n")
+	_, _ = b.WriteString("[\n") // errors stay with the buffer
 	var line []byte
 	for i := range settings {
 		s := &settings[i]
@@ -79,9 +79,9 @@ func writeSettings(w io.Writer, settings []sweep.Expanded) error {
 		if i < len(settings)-1 {
 			line = append(line, ',')
 		}
-		b.Write(append(line, '\n'))
+		_, _ = b.Write(append(line, '\n'))
 	}
-	b.WriteString("]\n")
+	_, _ = b.WriteString("]\n")
 	return b.Flush()
 }
 

@@ -39,19 +39,19 @@ func newShowCommand(a *app) *cobra.Command {
 // facts prints "key  value" lines, aligned.
 func (a *app) facts(pairs ...string) {
 	width := 0
-	for i := 0; i < len(pairs); i += 2 {
+	for i := 0; i+1 < len(pairs); i += 2 {
 		width = max(width, len(pairs[i]))
 	}
 	colour := a.coloured(a.stdout)
-	for i := 0; i < len(pairs); i += 2 {
+	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			fmt.Fprintf(a.stdout, "%s  %s\n", paint(colour, bold, fmt.Sprintf("%-*s", width, pairs[i])), printable(pairs[i+1]))
+			a.print("%s  %s\n", paint(colour, bold, fmt.Sprintf("%-*s", width, pairs[i])), printable(pairs[i+1]))
 		}
 	}
 }
 
 func (a *app) heading(text string) {
-	fmt.Fprintf(a.stdout, "\n%s\n", paint(a.coloured(a.stdout), bold, text))
+	a.print("\n%s\n", paint(a.coloured(a.stdout), bold, text))
 }
 
 func showSweep(a *app, cmd *cobra.Command, arg string) error {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +66,7 @@ func (a *app) submit(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	io.WriteString(a.stderr, resp.Warnings.Text())
+	a.warn(resp.Warnings)
 	for _, n := range resp.Notes {
 		a.message("note: %s", n)
 	}
@@ -83,9 +82,9 @@ func (a *app) submit(cmd *cobra.Command, name string) error {
 	case a.json:
 		return writeJSON(a.stdout, resp)
 	case o.parsable:
-		fmt.Fprintln(a.stdout, resp.SweepID)
+		a.print("%d\n", resp.SweepID)
 	default:
-		fmt.Fprintf(a.stdout, "Submitted sweep %d: %s, %s, about %.1f GPU-hours\n",
+		a.print("Submitted sweep %d: %s, %s, about %.1f GPU-hours\n",
 			resp.SweepID, plural(resp.Plan.Settings, "setting"), plural(resp.Plan.Runs, "run"), resp.Plan.GPUHours)
 	}
 	if !o.wait {
@@ -173,7 +172,7 @@ func (a *app) printPlan(p api.Plan) {
 	t.print(a, tableFlags{})
 	a.heading("Skipped")
 	if len(p.Skipped) == 0 {
-		fmt.Fprintln(a.stdout, "nothing")
+		a.print("nothing\n")
 		return
 	}
 	t = newTable("SETTING", "REASON")

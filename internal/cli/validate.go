@@ -2,8 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -79,8 +77,8 @@ func (a *app) validate(cmd *cobra.Command, name string) error {
 		return errors.Join(writeJSON(a.stdout, out), err)
 	}
 	if err == nil {
-		io.WriteString(a.stderr, warnings.Text())
-		fmt.Fprintf(a.stdout, "%s: valid: %s, %s\n", name, plural(settings, "setting"), plural(runs, "run"))
+		a.warn(warnings)
+		a.print("%s: valid: %s, %s\n", name, plural(settings, "setting"), plural(runs, "run"))
 	}
 	return err
 }

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"sbench/internal/version"
@@ -30,9 +28,9 @@ func newVersionCommand(a *app) *cobra.Command {
 			if a.json {
 				return writeJSON(a.stdout, out)
 			}
-			fmt.Fprintln(a.stdout, "sbench "+version.Long())
+			a.print("sbench %s\n", version.Long())
 			if daemon {
-				fmt.Fprintf(a.stdout, "sbenchd %s, which takes you for %s\n", *out.Daemon, *out.User)
+				a.print("sbenchd %s, which takes you for %s\n", *out.Daemon, *out.User)
 			}
 			return nil
 		},

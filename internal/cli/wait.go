@@ -81,7 +81,7 @@ func (p *progress) show(s api.SweepSummary) {
 	line := progressLine(s)
 	if !p.terminal {
 		if line != p.last {
-			fmt.Fprintf(p.w, "sbench: sweep %d: %s\n", s.ID, line)
+			_, _ = fmt.Fprintf(p.w, "sbench: sweep %d: %s\n", s.ID, line)
 		}
 		p.last = line
 		return
@@ -96,7 +96,7 @@ func (p *progress) show(s api.SweepSummary) {
 		}
 	}
 	if text != p.last {
-		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
+		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s", text)
 		p.last = text
 	}
 }
@@ -106,16 +106,16 @@ func (p *progress) say(text string) {
 		return
 	}
 	if p.terminal {
-		fmt.Fprint(p.w, "\r\x1b[K")
+		_, _ = fmt.Fprint(p.w, "\r\x1b[K")
 		p.last = ""
 	}
-	fmt.Fprintf(p.w, "sbench: %s\n", text)
+	_, _ = fmt.Fprintf(p.w, "sbench: %s\n", text)
 }
 
 // close ends the bar's line. It may be called twice.
 func (p *progress) close() {
 	if p.terminal && p.last != "" {
-		fmt.Fprintln(p.w)
+		_, _ = fmt.Fprintln(p.w)
 		p.last = ""
 	}
 }

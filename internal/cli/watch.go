@@ -53,7 +53,7 @@ func (a *app) watch(ctx context.Context, sweep int64, interval time.Duration) er
 			return err
 		}
 		if live {
-			fmt.Fprint(a.stdout, "\x1b[H\x1b[2J")
+			a.print("\x1b[H\x1b[2J")
 		}
 		if _, err := a.stdout.Write(frame.Bytes()); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (a *app) drawFrame(ctx context.Context, c *api.Client, sweep int64, w *byte
 			return false, err
 		}
 		if live {
-			fmt.Fprintf(w, "sbench, %s\n\n", a.now().Format(time.TimeOnly))
+			_, _ = fmt.Fprintf(w, "sbench, %s\n\n", a.now().Format(time.TimeOnly))
 		}
 		tableOf(cols, sweeps).printAligned(w, colour, false)
 		return false, nil
@@ -101,7 +101,7 @@ func (a *app) drawFrame(ctx context.Context, c *api.Client, sweep int64, w *byte
 	if s.ETA != nil && !s.Terminal() {
 		eta = ", about " + span(s.ETA.Sub(a.now())) + " left"
 	}
-	fmt.Fprintf(w, "sweep %d %s: %s\n%s %s%s\n\n", s.ID, printable(s.Name), s.State,
+	_, _ = fmt.Fprintf(w, "sweep %d %s: %s\n%s %s%s\n\n", s.ID, printable(s.Name), s.State,
 		bar(s.RunsTotal-s.RunsOpen(), s.RunsTotal, 40), progressLine(s.SweepSummary), eta)
 	settingsTable(s.Settings).printAligned(w, colour, false)
 	return s.Terminal(), nil

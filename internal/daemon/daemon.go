@@ -51,12 +51,12 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		io.WriteString(stdout, usage)
+		_, _ = io.WriteString(stdout, usage)
 		return exitOK
 	case err != nil:
 		return fail(stderr, exitUsage, err, "see sbenchd --help")
 	case *showVersion:
-		fmt.Fprintln(stdout, "sbenchd "+version.Long())
+		_, _ = fmt.Fprintln(stdout, "sbenchd "+version.Long())
 		return exitOK
 	case fs.NArg() > 0:
 		return fail(stderr, exitUsage, fmt.Errorf("unexpected argument %q", fs.Arg(0)), "see sbenchd --help")
@@ -76,7 +76,7 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if err != nil {
 			return fail(stderr, exitFailed, err, "")
 		}
-		io.WriteString(stdout, text)
+		_, _ = io.WriteString(stdout, text)
 		return exitOK
 	}
 	if err := run(ctx, c, sites, c.logger(stderr)); err != nil {
@@ -86,9 +86,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func fail(stderr io.Writer, status int, err error, hint string) int {
-	fmt.Fprintf(stderr, "sbenchd: error: %v\n", err)
+	_, _ = fmt.Fprintf(stderr, "sbenchd: error: %v\n", err)
 	if hint != "" {
-		fmt.Fprintf(stderr, "sbenchd: hint: %s\n", hint)
+		_, _ = fmt.Fprintf(stderr, "sbenchd: hint: %s\n", hint)
 	}
 	return status
 }

@@ -104,7 +104,7 @@ func TestMain_Usage(t *testing.T) {
 	dir := t.TempDir()
 	siteFile(t, dir, "lab")
 	good := configFile(t, dir, "good", "postgres://u:sesame@h/d")
-	write(t, filepath.Join(dir, "broken.yaml"), "site: v1\nnmae: x\n")
+	write(t, filepath.Join(dir, "broken.yaml"), "site: v1\nhardwere: x\n")
 	broken := configFile(t, dir, "broken", "host=/x", "")
 	text, err := os.ReadFile(broken)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestMain_Usage(t *testing.T) {
 		"argument": {[]string{"start"}, 2, "", `unexpected argument "start"`},
 		"no file":  {[]string{"--config", "/nowhere"}, 2, "", "no such file"},
 		"print":    {[]string{"--config", good, "--print-config"}, 0, "password=(hidden)", ""},
-		"site":     {[]string{"--config", broken}, 2, "", `broken.yaml:2:1: unknown key "nmae"`},
+		"site":     {[]string{"--config", broken}, 2, "", `broken.yaml:2:1: unknown key "hardwere"`},
 		"twice":    {[]string{"--config", twice}, 2, "", "are both the site lab"},
 	} {
 		var stdout, stderr bytes.Buffer

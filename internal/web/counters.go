@@ -53,5 +53,5 @@ func (s *server) metrics(w http.ResponseWriter, r *http.Request) {
 	}
 	s.counts.mu.Unlock()
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	w.Write([]byte(b.String()))
+	_, _ = w.Write([]byte(b.String()))
 }

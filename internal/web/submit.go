@@ -102,7 +102,7 @@ func refused(reasons []string, format string, args ...any) *api.Problem {
 func checkRequest(req *api.SubmitRequest) error {
 	o := &req.Options
 	switch {
-	case !keyForm.MatchString(req.IdempotencyKey) && !(req.TestOnly && req.IdempotencyKey == ""):
+	case !keyForm.MatchString(req.IdempotencyKey) && (!req.TestOnly || req.IdempotencyKey != ""):
 		return invalid("idempotency_key is not a text of 16 to 64 letters and digits")
 	case len(req.FileName) > maxFileName || !printable(req.FileName):
 		return invalid("file_name is not a file's name")
@@ -287,7 +287,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		}
 		seconds, known := history[x.Series]
 		if !known {
-			seconds = (plan.RunLimit(&x.Setting, startForecast)).Seconds()
+			seconds = plan.RunLimit(&x.Setting, startForecast).Seconds()
 		}
 		a.plan.GPUHours += float64(shape.GPUs) * seconds * float64(repeats) / 3600
 		a.plan.Detail = append(a.plan.Detail, api.PlanSetting{

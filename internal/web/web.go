@@ -65,7 +65,7 @@ func New(c Config) (http.Handler, error) {
 	}
 	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2)}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /metrics", s.metrics)
 	for pattern, h := range map[string]handler{
@@ -115,7 +115,7 @@ func (s *server) handle(h handler) http.HandlerFunc {
 		}
 		s.counts.request(r.Pattern, http.StatusOK)
 		w.Header().Set("Content-Type", "application/json")
-		w.Write(append(body, '\n'))
+		_, _ = w.Write(append(body, '\n'))
 	}
 }
 
@@ -139,7 +139,11 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (auth.Identity
 	who, err := s.Auth.Identify(r)
 	if err != nil {
 		s.Log.WarnContext(r.Context(), "caller refused", "path", r.URL.Path, "error", err)
-		s.fail(w, r, &api.Problem{Code: api.CodeRefused, Message: "cannot tell who is calling: " + err.Error()})
+		p := &api.Problem{Code: api.CodeUnavailable, Message: "cannot tell who is calling: " + err.Error(), Hint: "the name service of the daemon's host does not answer"}
+		if errors.Is(err, auth.ErrUnknownUser) || errors.Is(err, auth.ErrNoPeer) {
+			p = &api.Problem{Code: api.CodeRefused, Message: "cannot tell who is calling: " + err.Error()}
+		}
+		s.fail(w, r, p)
 		return who, false
 	}
 	return who, true
@@ -156,7 +160,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(append(body, '\n'))
+	_, _ = w.Write(append(body, '\n'))
 }
 
 func statusOf(c api.Code) int {
@@ -239,5 +243,5 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	io.WriteString(w, "ready\n")
+	_, _ = io.WriteString(w, "ready\n")
 }
