@@ -56,7 +56,7 @@ func (a *attempt) measure(ctx context.Context) error {
 	cancel(nil)
 	<-watched
 	switch {
-	case errors.Is(cause, errEngineGone), a.engineEnded():
+	case errors.Is(cause, errEngineGone), a.engineEnded(err != nil && ctx.Err() == nil):
 		return a.died("warm-up or measurement")
 	case ctx.Err() != nil:
 		return fail(lifecycle.ExitCancelled, "", fmt.Errorf("stopped during the measurement: %w", ctx.Err()))
@@ -75,11 +75,24 @@ func (a *attempt) measure(ctx context.Context) error {
 	return nil
 }
 
-func (a *attempt) engineEnded() bool {
+// engineEnded reports whether the engine has ended. suspected waits a moment: a
+// dying engine's connections break before its process is gone.
+func (a *attempt) engineEnded(suspected bool) bool {
+	patience := time.Duration(0)
+	if suspected {
+		patience = 2 * time.Second
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
 	select {
 	case <-a.engine.tree.Done():
 		return true
 	default:
+	}
+	select {
+	case <-a.engine.tree.Done():
+		return true
+	case <-timer.C:
 		return false
 	}
 }

@@ -58,7 +58,9 @@ func ParseTarget(raw string) (Target, error) {
 // address is a target whose name is resolved.
 type address struct {
 	family int
-	sa     unix.Sockaddr
+	path   string // of a Unix socket
+	ip     netip.Addr
+	port   int
 	local  bool // on this machine: no names, no network
 	text   string
 }
@@ -66,7 +68,7 @@ type address struct {
 // resolve looks the target's name up, once, before anything is timed.
 func resolve(ctx context.Context, t Target) (address, error) {
 	if t.Network == "unix" {
-		return address{family: unix.AF_UNIX, sa: &unix.SockaddrUnix{Name: t.Address}, local: true, text: t.Address}, nil
+		return address{family: unix.AF_UNIX, path: t.Address, local: true, text: t.Address}, nil
 	}
 	host, service, err := net.SplitHostPort(t.Address)
 	if err != nil {
@@ -87,13 +89,22 @@ func resolve(ctx context.Context, t Target) (address, error) {
 			break
 		}
 	}
-	a := address{local: ip.IsLoopback(), text: netip.AddrPortFrom(ip, uint16(port)).String()}
+	a := address{family: unix.AF_INET6, ip: ip, port: int(port), local: ip.IsLoopback(), text: netip.AddrPortFrom(ip, uint16(port)).String()}
 	if ip.Is4() {
-		a.family, a.sa = unix.AF_INET, &unix.SockaddrInet4{Port: int(port), Addr: ip.As4()}
-	} else {
-		a.family, a.sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(port), Addr: ip.As16()}
+		a.family = unix.AF_INET
 	}
 	return a, nil
+}
+
+// sockaddr is the address for one system call: the library writes into it.
+func (a address) sockaddr() unix.Sockaddr {
+	switch a.family {
+	case unix.AF_UNIX:
+		return &unix.SockaddrUnix{Name: a.path}
+	case unix.AF_INET:
+		return &unix.SockaddrInet4{Port: a.port, Addr: a.ip.As4()}
+	}
+	return &unix.SockaddrInet6{Port: a.port, Addr: a.ip.As16()}
 }
 
 // begin starts a connection: for an exchange, or a spare one where x is nil. Its
@@ -107,7 +118,7 @@ func (r *runner) begin(x *exchange) error {
 		// Requests are written whole: nothing is to wait for more.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	err = unix.Connect(fd, r.addr.sa)
+	err = unix.Connect(fd, r.addr.sockaddr())
 	if err != nil && err != unix.EINPROGRESS {
 		unix.Close(fd)
 		return err
