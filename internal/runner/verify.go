@@ -246,6 +246,9 @@ func (a *attempt) identify(ctx context.Context) error {
 		}
 	}
 	if err := a.compare(fingerprint.StageEngine); err != nil {
+		if a.engineEnded(true) {
+			return a.died("its identification") // a dead engine reports nothing
+		}
 		return err
 	}
 	if err := a.unchanged(); err != nil {
