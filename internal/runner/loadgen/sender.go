@@ -25,6 +25,7 @@ type sender struct {
 	next    int // of the plan's requests
 	current *exchange
 	ended   []*exchange
+	lead    int64
 	blocked int64 // since when the limit holds requests back; 0 where it does not
 	atLimit int64
 }
@@ -49,7 +50,11 @@ func newSender(r *runner) (*sender, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create event descriptor: %w", err)
 	}
-	return &sender{r: r, wake: fd}, nil
+	s := &sender{r: r, wake: fd, lead: longLead}
+	if r.plan.Closed > 0 || r.plan.Workload.Prompts.Turns > 1 {
+		s.lead = shortLead
+	}
+	return s, nil
 }
 
 // push makes an exchange due. It may be called from any thread.
@@ -140,12 +145,12 @@ func (s *sender) run() {
 			s.sleep(pollMillis * 1_000_000)
 			continue
 		}
-		if !s.admitted(x, now) {
-			s.sleep(1_000_000)
+		if lead := x.due - now; lead > s.lead {
+			s.sleep(lead - s.lead)
 			continue
 		}
-		if lead := x.due - now; lead > prepareLead {
-			s.sleep(lead - prepareLead)
+		if !s.admitted(x, now) {
+			s.sleep(limitPoll)
 			continue
 		}
 		s.buf = s.r.renderer.render(s.buf, &x.req, x.history())
@@ -162,10 +167,15 @@ func (s *sender) leftOut(x *exchange) bool {
 	return s.r.truncated.Load() && x.dispatch == 0 && x.due-s.r.zero >= s.r.lastWindow.Load()
 }
 
-// prepareLead is how long before its time a request is written out in memory:
-// from then on the sender's thread no longer gives its processor back to the
-// scheduler of the runtime.
-const prepareLead = 150_000
+const (
+	// A request is written out in memory that long before its time: from then on
+	// the sender's thread no longer gives its processor back to the scheduler of the
+	// runtime. Longer, where nothing can become due in between.
+	shortLead = 150_000
+	longLead  = 1_000_000
+	// limitPoll is how often the sender looks whether it is still at the limit.
+	limitPoll = 200_000
+)
 
 // admitted holds requests back at the limit on requests in flight.
 func (s *sender) admitted(x *exchange, now int64) bool {
@@ -176,13 +186,12 @@ func (s *sender) admitted(x *exchange, now int64) bool {
 		}
 		return true
 	}
-	if x.due > now {
-		return true
+	if x.due <= now {
+		if s.blocked == 0 {
+			s.blocked = now
+		}
+		x.held = true
 	}
-	if s.blocked == 0 {
-		s.blocked = now
-	}
-	x.held = true
 	return false
 }
 
