@@ -92,7 +92,8 @@ func tableOf[T any](cols []column[T], rows []T) *table {
 	return t
 }
 
-func sweepColumns() []column[api.SweepSummary] {
+// sweepColumns are the columns of sweeps; now is for what goes on.
+func sweepColumns(now time.Time) []column[api.SweepSummary] {
 	type s = api.SweepSummary
 	ended := func(s s) int { return s.RunsTotal - s.RunsOpen() }
 	return []column[s]{
@@ -113,6 +114,12 @@ func sweepColumns() []column[api.SweepSummary] {
 		{"submitted", false, func(s s) any { return clock(&s.SubmittedAt) }},
 		{"begin", false, func(s s) any { return clock(s.BeginAt) }},
 		{"ended", false, func(s s) any { return clock(s.EndedAt) }},
+		{"elapsed", true, func(s s) any {
+			if s.EndedAt == nil {
+				return span(now.Sub(s.SubmittedAt))
+			}
+			return span(s.EndedAt.Sub(s.SubmittedAt))
+		}},
 		{"eta", false, func(s s) any { return clock(s.ETA) }},
 	}
 }
@@ -162,11 +169,11 @@ func (o *queueOptions) run(a *app, cmd *cobra.Command) error {
 	if a.json {
 		return writeJSON(a.stdout, sweeps)
 	}
-	defaults := []string{"id", "name", "user", "account", "site", "state", "settings", "runs", "running", "waiting", "failed", "submitted", "eta"}
+	defaults := []string{"id", "name", "user", "account", "site", "state", "settings", "runs", "running", "waiting", "failed", "elapsed", "eta"}
 	if o.start {
 		defaults = []string{"id", "name", "user", "state", "runs", "begin", "eta"}
 	}
-	cols, err := choose(sweepColumns(), o.format, defaults...)
+	cols, err := choose(sweepColumns(a.now()), o.format, defaults...)
 	if err != nil {
 		return err
 	}

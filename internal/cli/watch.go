@@ -80,7 +80,7 @@ func (a *app) drawFrame(ctx context.Context, c *api.Client, sweep int64, w *byte
 		if a.json {
 			return true, writeJSON(w, sweeps)
 		}
-		cols, err := choose(sweepColumns(), "", "id", "name", "user", "site", "state", "settings", "runs", "running", "waiting", "failed", "eta")
+		cols, err := choose(sweepColumns(a.now()), "", "id", "name", "user", "site", "state", "settings", "runs", "running", "waiting", "failed", "elapsed", "eta")
 		if err != nil {
 			return false, err
 		}
