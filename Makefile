@@ -71,6 +71,11 @@ fuzz: ## every fuzz target for FUZZTIME each
 bench: deps build ## the figures of docs/performance.md, one per line: name value target
 	@scripts/bench.sh
 
+.PHONY: drift
+drift: ## every injected difference must be refused, every harmless one allowed
+	@set -o pipefail; $(GO) test -count=1 -v -run '^TestDriftMatrix$$' ./internal/runner | \
+	  awk '/^refused / {last = $$0; next} /^(ok|PASS|=== )/ {next} {print} END {print last}'
+
 .PHONY: soak
 soak: deps build engine ## long drills
 	$(GO) test -count=1 -tags soak -timeout 60m -v ./tests/...
