@@ -141,7 +141,7 @@ func (a *attempt) judge() {
 		}
 	}
 	a.checks = audit.Run(audit.Input{
-		Workload: a.setting.Workload, Recording: m.recording, Windows: m.windows, Others: a.checks,
+		Workload: a.setting.Workload, Plan: a.plan, Recording: m.recording, Windows: m.windows, Others: a.checks,
 		Require: a.required(), ErrorLimit: a.run.MaxErrorRate,
 	})
 	m.findings = audit.Findings(a.checks)
