@@ -38,9 +38,9 @@ demo: deps build engine ## run a real sweep on a private Slurm cluster, print it
 
 .PHONY: test
 test: deps build engine ## unit, command and end-to-end tests (the private cluster included)
-	$(GO) test -count=1 -p 2 -timeout 14m $(TESTFLAGS) $$($(GO) list ./... | grep -v /tests/e2e)
+	$(GO) test -count=1 -p 2 -timeout 40m $(TESTFLAGS) $$($(GO) list ./... | grep -v /tests/e2e)
 	cd tests/engine && CGO_ENABLED=0 $(GO) test -count=1 ./...
-	$(GO) test -count=1 -timeout 14m $(TESTFLAGS) ./tests/e2e
+	$(GO) test -count=1 -timeout 40m $(TESTFLAGS) ./tests/e2e
 
 .PHONY: race
 race: deps build engine ## the tests under the race detector, without the end-to-end suite
@@ -48,7 +48,7 @@ race: deps build engine ## the tests under the race detector, without the end-to
 
 .PHONY: e2e
 e2e: deps build engine ## the end-to-end suite alone, with its log
-	$(GO) test -count=1 -v -timeout 14m ./tests/e2e/...
+	$(GO) test -count=1 -v -timeout 40m ./tests/e2e/...
 
 .PHONY: lint
 lint: ## golangci-lint (with gofumpt) and shellcheck
