@@ -33,6 +33,8 @@ type Options struct {
 	Limits seal.Limits
 	// DecodeBytes bounds each file that is read into memory.
 	DecodeBytes int64
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
 	// Settle is how many settings are summed up in one go.
 	Settle int
 }
@@ -65,8 +67,12 @@ type Collector struct {
 // New returns a collector that writes through s, which is fenced where two
 // daemons may act.
 func New(s *store.Store, log *slog.Logger, options Options) *Collector {
+	now := options.Now
+	if now == nil {
+		now = time.Now
+	}
 	return &Collector{
-		store: s, log: log, options: options, now: time.Now,
+		store: s, log: log, options: options, now: now,
 		refused: map[string]refusal{}, names: map[string]listing{},
 	}
 }
