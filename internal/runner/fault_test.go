@@ -1,8 +1,10 @@
 package runner
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -156,6 +158,38 @@ func TestRun_Terminated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRun_TerminatedEngineFirst: Slurm signals every process of a step, and the
+// engine may end of it before the runner has heard: that is no death of its own.
+func TestRun_TerminatedEngineFirst(t *testing.T) {
+	b := newBench(t, func(_ *batch.Spec, s *setting.Setting) { s.Workload.Duration = time.Hour })
+	cmd, out := b.start()
+	eventually(t, "measurement", b.logContains(result.RunnerLog, "msg=identify"))
+	var children []string
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", cmd.Process.Pid))
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		children = append(children, strings.Fields(string(text))...)
+	}
+	if len(children) != 1 {
+		t.Fatalf("children of the runner: %v", children)
+	}
+	pid, err := strconv.Atoi(children[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	code := exitCode(cmd.Wait())
+	m := b.sealed()
+	b.nothingLeft()
+	wantClass(t, code, m, out.String(), lifecycle.ExitCancelled)
 }
 
 // TestRun_OrphansDie: an engine that leaves a process in a session of its own,

@@ -179,12 +179,31 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 	for _, s := range steps {
 		began := time.Now()
 		if err := s.do(ctx); err != nil {
-			a.told = ctx.Err() != nil
+			a.told = toldToStop(ctx, err)
 			return err
 		}
 		a.log.Info(s.name, "seconds", time.Since(began).Seconds())
 	}
 	return nil
+}
+
+// toldToStop reports whether a signal explains the error. Slurm signals every
+// process of a step: the engine may end of it before this process has heard.
+func toldToStop(ctx context.Context, err error) bool {
+	var f *failure
+	if errors.As(err, &f) {
+		switch f.class {
+		case lifecycle.ExitEngineDied, lifecycle.ExitEngineStart, lifecycle.ExitInternal:
+			timer := time.NewTimer(time.Second)
+			defer timer.Stop()
+			select {
+			case <-ctx.Done():
+			case <-timer.C:
+			}
+		default:
+		}
+	}
+	return ctx.Err() != nil
 }
 
 // prepare checks the setting and plans the load before anything is touched.

@@ -108,16 +108,16 @@ func unstable(in Input, w *result.Window) result.Check {
 		{"number of requests in the system", func(n int) []float64 { return loadBlocks(in.Recording.Requests, w, n) }},
 	} {
 		values := series.values(n)
-		if stats.Lag1(values) > maxLag1 {
-			if n/2 < minBlocks {
-				return unknown(Unstable, result.CheckFinding, "successive blocks depend on each other, and the window is too short for longer ones")
-			}
+		rho := dependence(values)
+		if rho > maxLag1 && n/2 >= minBlocks {
+			// Blocks twice as long depend less on each other.
 			values = series.values(n / 2)
+			rho = dependence(values)
 		}
 		if slices.ContainsFunc(values, math.IsNaN) {
 			return unknown(Unstable, result.CheckFinding, "a block of the window has no requests")
 		}
-		if c, bad := trend(series.name, values); bad {
+		if c, bad := trend(series.name, values, rho); bad {
 			return c
 		}
 	}
@@ -127,19 +127,42 @@ func unstable(in Input, w *result.Window) result.Check {
 	}
 }
 
-// trend applies the two tests that see different shapes: a slope, and a step.
-func trend(name string, values []float64) (result.Check, bool) {
-	mean := stats.Mean(values)
+// dependence is the autocorrelation of successive blocks that a slope or a step
+// does not explain: either of them would show as one.
+func dependence(values []float64) float64 {
+	n := len(values)
+	slope, h := stats.SenSlope(values), n/2
+	first, second := stats.Mean(values[:h]), stats.Mean(values[h:])
+	line, step := make([]float64, n), make([]float64, n)
+	for i, v := range values {
+		line[i] = v - slope*float64(i)
+		step[i] = v - second
+		if i < h {
+			step[i] = v - first
+		}
+	}
+	return max(0, min(stats.Lag1(line), stats.Lag1(step)))
+}
+
+// trend applies the two tests that see different shapes: a slope, and a step. rho
+// is the autocorrelation of the values: n of them are worth n(1-rho)/(1+rho).
+func trend(name string, values []float64, rho float64) (result.Check, bool) {
+	worth := math.Sqrt(stats.EffectiveN(len(values), rho) / float64(len(values)))
 	kendall := stats.MannKendall(values)
-	drift := stats.SenSlope(values) * float64(len(values)-1) / mean
-	if kendall.P < trendP && math.Abs(drift) > trendSize {
+	p := kendall.P
+	if rho > 0 {
+		p = math.Erfc(math.Abs(kendall.Z) * worth / math.Sqrt2)
+	}
+	drift := stats.SenSlope(values) * float64(len(values)-1) / stats.Mean(values)
+	if p < trendP && math.Abs(drift) > trendSize {
 		return check(Unstable, result.CheckFinding, math.Abs(drift), trendSize, "ratio",
-			fmt.Sprintf("the %s changed by %+.1f %% over the window (Mann-Kendall p = %.2g)", name, drift*100, kendall.P)), true
+			fmt.Sprintf("the %s changed by %+.1f %% over the window (Mann-Kendall p = %.2g)", name, drift*100, p)), true
 	}
 	half, step := stats.SplitHalf(values)
-	if half.P < trendP && math.Abs(step) > trendSize {
+	p = 2 * (1 - stats.TCDF(math.Abs(half.T)*worth, half.DF))
+	if p < trendP && math.Abs(step) > trendSize {
 		return check(Unstable, result.CheckFinding, math.Abs(step), trendSize, "ratio",
-			fmt.Sprintf("the %s differs by %+.1f %% between the halves of the window (p = %.2g)", name, step*100, half.P)), true
+			fmt.Sprintf("the %s differs by %+.1f %% between the halves of the window (p = %.2g)", name, step*100, p)), true
 	}
 	return result.Check{}, false
 }
