@@ -307,7 +307,7 @@ func TestUnstable_FalseAlarms(t *testing.T) {
 	for name, f := range map[string]func(i int) float64{
 		"drift of 6 %":   func(i int) float64 { return 1 + 0.06*float64(i)/19 },
 		"step of 4 %":    func(i int) float64 { return 1 + 0.04*math.Round(float64(i)/19) },
-		"slow warm-up":   func(i int) float64 { return 1 + 0.15*math.Exp(-float64(i)/4) },
+		"slow warm-up":   func(i int) float64 { return 1 + 0.15*math.Exp(-float64(i)/8) },
 		"growth by half": func(i int) float64 { return 1 + float64(i)/38 },
 	} {
 		missed := 0

@@ -141,7 +141,20 @@ func dependence(values []float64) float64 {
 			step[i] = v - first
 		}
 	}
-	return max(0, min(stats.Lag1(line), stats.Lag1(step)))
+	// Of independent values the differences have an autocorrelation of -1/2, of
+	// dependent ones more; what changes slowly they do not see.
+	differences := make([]float64, n-1)
+	for i := range differences {
+		differences[i] = values[i+1] - values[i]
+	}
+	rho := 1.0
+	for _, r := range []float64{stats.Lag1(line), stats.Lag1(step), 1 + 2*stats.Lag1(differences)} {
+		if math.IsNaN(r) {
+			r = 0 // nothing is left to depend on anything
+		}
+		rho = min(rho, r)
+	}
+	return max(0, rho)
 }
 
 // trend applies the two tests that see different shapes: a slope, and a step. rho
