@@ -9,11 +9,16 @@ import (
 // more says how many there were.
 const MaxDiagnostics = 1000
 
+// maxSource is the length of a line that a diagnostic still shows: a thousand
+// copies of a line of a million characters help nobody.
+const maxSource = 4096
+
 // Collector gathers the diagnostics of one file. It is not safe for concurrent
 // use.
 type Collector struct {
 	file    string
-	lines   []string
+	data    []byte
+	lines   []string // of data, once a diagnostic needs them
 	list    List
 	seen    map[Diagnostic]struct{}
 	dropped int
@@ -21,14 +26,10 @@ type Collector struct {
 	droppedErrors bool
 }
 
-// NewCollector prepares for the file's text; data may be nil where there is
-// nothing to show.
+// NewCollector prepares for the file's text, which must not change; data may be
+// nil where there is nothing to show.
 func NewCollector(file string, data []byte) *Collector {
-	c := &Collector{file: file, seen: map[Diagnostic]struct{}{}}
-	if data != nil {
-		c.lines = strings.Split(string(data), "\n")
-	}
-	return c
+	return &Collector{file: file, data: data, seen: map[Diagnostic]struct{}{}}
 }
 
 // Errorf adds an error. hint may be "".
@@ -52,7 +53,10 @@ func (c *Collector) add(s Severity, at Pos, hint, message string) {
 		return
 	}
 	c.seen[d] = struct{}{}
-	if at.Line > 0 && at.Line <= len(c.lines) {
+	if c.lines == nil && at.Line > 0 && len(c.data) > 0 {
+		c.lines = strings.Split(string(c.data), "\n")
+	}
+	if at.Line > 0 && at.Line <= len(c.lines) && len(c.lines[at.Line-1]) <= maxSource {
 		d.Source = strings.TrimRight(c.lines[at.Line-1], "\r")
 	}
 	c.list = append(c.list, d)

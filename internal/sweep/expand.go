@@ -19,6 +19,10 @@ const DefaultLimit = 100_000
 // left after where and exclude.
 const searchFactor = 10
 
+// maxWork bounds the comparisons of points with exclude; an expression counts as
+// searchFactor comparisons.
+const maxWork = 20_000_000
+
 // Expanded is one setting of a sweep.
 type Expanded struct {
 	Setting setting.Setting // normalized and valid
@@ -75,10 +79,10 @@ type expander struct {
 	repeats   Repeats
 	limit     int
 	overrides []change
+	exclude   []matcher
 	probing   bool
 
 	out    []Expanded
-	paths  []labels       // of out, where a digest is not pinned
 	seen   map[string]int // hash to index in out
 	merged int
 	first  diag.Pos // of the first merged point
@@ -97,6 +101,9 @@ func (e *expander) run() {
 		c.apply(&base)
 	}
 	m := &e.file.doc.matrix
+	for _, p := range m.exclude {
+		e.exclude = append(e.exclude, p.matcher())
+	}
 	factors := e.varied(m.factors)
 	total, ok := e.count(factors)
 	if !ok {
@@ -177,7 +184,7 @@ func (e *expander) count(factors []factor) (int, bool) {
 	}
 	total := 1
 	for _, f := range factors {
-		if total > most/len(f.rows) {
+		if total > most/len(f.rows) { // before anything is built
 			if e.probing {
 				return 0, false
 			}
@@ -190,6 +197,11 @@ func (e *expander) count(factors []factor) (int, bool) {
 			return 0, false
 		}
 		total *= len(f.rows)
+	}
+	if work := len(m.exclude) + searchFactor*len(m.where); work > 0 && total > maxWork/work {
+		e.faults.Errorf(e.file.doc.at.matrix, "say it in fewer expressions, or split the sweep",
+			"the matrix has %d points to hold against %d excluded points and %d expressions", total, len(m.exclude), len(m.where))
+		return 0, false
 	}
 	return total, true
 }
@@ -215,31 +227,51 @@ func (e *expander) keep(machine *vm.VM, s *setting.Setting) bool {
 			return false
 		}
 	}
-	for _, p := range e.file.doc.matrix.exclude {
-		if p.matches(s) {
+	for _, m := range e.exclude {
+		if m.matches(s) {
 			return false
 		}
 	}
 	return true
 }
 
-// matches reports whether a setting has all the values of the point.
-func (p point) matches(s *setting.Setting) bool {
+// matcher is a point of exclude with its values in normal form.
+type matcher []want
+
+type want struct {
+	axis  *setting.Axis
+	entry string
+	value any
+}
+
+func (p point) matcher() matcher {
+	var m matcher
 	for _, c := range p.changes {
-		if c.value == nil {
-			continue // the reset of a block: only what it names counts
+		switch {
+		case c.value == nil: // the reset of a block: only what it names counts
+		case c.entry != "":
+			m = append(m, want{c.axis, c.entry, c.value})
+		default:
+			var s setting.Setting
+			c.axis.Set(&s, c.value)
+			m = append(m, want{axis: c.axis, value: c.axis.Normalized(&s)})
 		}
-		got := c.axis.Value(s)
-		if c.entry != "" {
-			value, ok := got.(map[string]string)[c.entry]
-			if !ok || value != c.value {
+	}
+	return m
+}
+
+// matches reports whether a setting has all the values.
+func (m matcher) matches(s *setting.Setting) bool {
+	for _, w := range m {
+		got := w.axis.Value(s)
+		if w.entry != "" {
+			value, ok := got.(map[string]string)[w.entry]
+			if !ok || value != w.value {
 				return false
 			}
 			continue
 		}
-		var want setting.Setting
-		c.axis.Set(&want, c.value)
-		if !equalValues(c.axis.Normalized(&want), got) {
+		if !equalValues(w.value, got) {
 			return false
 		}
 	}

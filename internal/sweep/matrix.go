@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -8,6 +9,13 @@ import (
 	"sbench/internal/diag"
 	"sbench/internal/setting"
 	"sbench/internal/strictyaml"
+)
+
+// Limits of what a matrix may hold; the number of settings has its own.
+const (
+	maxAxes    = 100  // varied axes, zip groups included
+	maxEntries = 100  // axes of one included or excluded point
+	maxExclude = 1000 // excluded points
 )
 
 // The keys of matrix that are not axes.
@@ -27,11 +35,24 @@ func (p *parser) matrix(n *strictyaml.Node) {
 			p.where(e.Value)
 		case "exclude":
 			m.exclude = p.points(e.Value, "matrix.exclude")
+			if len(m.exclude) > maxExclude {
+				p.Faults.Errorf(e.Value.At, "say it in where", "matrix.exclude has more than %d points", maxExclude)
+			}
 		case "include":
 			m.include = p.points(e.Value, "matrix.include")
 		default:
 			axes = append(axes, e)
 		}
+	}
+	varied := len(axes)
+	for _, z := range zips {
+		for _, group := range z.Value.Items {
+			varied += len(group.Entries)
+		}
+	}
+	if varied > maxAxes {
+		p.Faults.Errorf(n.At, "", "the matrix varies %d axes; at most %d can be", varied, maxAxes)
+		return
 	}
 	for _, e := range axes {
 		if f, ok := p.factor([]strictyaml.Entry{e}, e.KeyAt); ok {
@@ -99,6 +120,9 @@ func (p *parser) factor(entries []strictyaml.Entry, at diag.Pos) (factor, bool) 
 			good = false
 		}
 		for row, n := range values {
+			if p.Faults.Full() {
+				return f, false
+			}
 			changes, ok := p.assign(e.Key, n)
 			good = good && ok
 			if row < len(f.rows) {
@@ -173,11 +197,18 @@ func (p *parser) points(n *strictyaml.Node, what string) []point {
 	}
 	var out []point
 	for _, item := range n.Items {
+		if p.Faults.Full() {
+			break
+		}
 		if !p.Map(item, "a point of "+what) {
 			continue
 		}
-		if len(item.Entries) == 0 {
-			p.Faults.Errorf(item.At, "", "a point of %s is empty", what)
+		if n := len(item.Entries); n == 0 || n > maxEntries {
+			why := "is empty"
+			if n > 0 {
+				why = fmt.Sprintf("has %d axes, more than %d", n, maxEntries)
+			}
+			p.Faults.Errorf(item.At, "", "a point of %s %s", what, why)
 			continue
 		}
 		pt, good := point{at: item.At}, true

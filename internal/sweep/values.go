@@ -48,6 +48,9 @@ func (p *parser) block(n *strictyaml.Node, prefix string, places map[string]diag
 	}
 	var out []change
 	for _, e := range n.Entries {
+		if p.Faults.Full() {
+			break
+		}
 		path := prefix + e.Key
 		switch axis, entry, ok := setting.LookupAxis(path); {
 		case reserved(path) != "":
@@ -153,6 +156,9 @@ func (p *parser) entries(n *strictyaml.Node, what string, places map[string]diag
 	}
 	m := make(map[string]string, len(n.Entries))
 	for _, e := range n.Entries {
+		if p.Faults.Full() {
+			break
+		}
 		path := what + "." + e.Key
 		places[path] = e.KeyAt
 		if v, ok := p.renderedText(e.Value, path); ok {
@@ -187,6 +193,9 @@ func list[T any](p *parser, n *strictyaml.Node, what string, item func(*strictya
 	}
 	out, good := make([]T, 0, len(n.Items)), true
 	for i, node := range n.Items {
+		if p.Faults.Full() {
+			return nil, false
+		}
 		v, ok := item(node, what+"["+strconv.Itoa(i)+"]")
 		out, good = append(out, v), good && ok
 	}
