@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sbench/internal/setting"
+	"sbench/internal/sweep"
 )
 
 var updateGenerated = flag.Bool("update-generated", false, "rewrite docs/axes.md and schema/sweep.schema.json from the axes table")
@@ -208,5 +209,21 @@ func TestSchema_Accepts(t *testing.T) {
 		if broken := strings.Replace(string(demo), fault[0], fault[1], 1); validate(broken) == nil {
 			t.Errorf("%s is accepted", fault[1])
 		}
+	}
+}
+
+// TestVerify_ManualExample: the example of the manual is a valid sweep file.
+func TestVerify_ManualExample(t *testing.T) {
+	page, err := os.ReadFile("../../docs/sweep-file.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("docs/sweep-file.md has no example")
+	}
+	if _, faults := sweep.Parse([]byte(example), "docs/sweep-file.md"); len(faults) > 0 {
+		t.Errorf("%v", faults)
 	}
 }
