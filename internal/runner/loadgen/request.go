@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strconv"
 
+	"sbench/internal/result"
 	"sbench/internal/setting"
 	"sbench/internal/workload"
 )
@@ -13,10 +14,10 @@ import (
 type renderer struct {
 	prompts *workload.Prompter
 	chat    bool
-	head    []byte // request line and headers, up to the value of Content-Length
+	head    []byte // request line and headers, up to the value of X-Request-Id
+	id      string // of the plan, in that value
 	open    []byte // JSON up to the prompt or the messages
 	tail    []byte // JSON from behind max_tokens' value
-	turns   bool
 }
 
 // message is one earlier turn of a session, its text escaped for JSON.
@@ -40,6 +41,9 @@ func newRenderer(c Config, prompts *workload.Prompter) (*renderer, error) {
 		open = `"model":` + string(model) + `,`
 	}
 	r.open = []byte(`{` + open)
+	if c.Plan != nil {
+		r.id = c.Plan.Hash[:8]
+	}
 	tail := `,"temperature":` + number(c.Request.Temperature) + `,"top_p":` + number(c.Request.TopP) + `,"stream":` + strconv.FormatBool(c.Request.Stream)
 	if c.Request.Stream && c.Served.UsageStream {
 		tail += `,"stream_options":{"include_usage":true}`
@@ -53,14 +57,14 @@ func newRenderer(c Config, prompts *workload.Prompter) (*renderer, error) {
 
 func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
-// requestHead is the start of a request with a body, up to its length.
+// requestHead is the start of a request, up to the value of X-Request-Id.
 func requestHead(t Target, method, path string) []byte {
 	head := method + " " + t.Base + path + " HTTP/1.1\r\nHost: " + t.Host +
 		"\r\nUser-Agent: sbench\r\nAccept: text/event-stream, application/json\r\nContent-Type: application/json\r\n"
 	if t.Authorization != "" {
 		head += "Authorization: " + t.Authorization + "\r\n"
 	}
-	return []byte(head + "Content-Length: ")
+	return []byte(head + "X-Request-Id: ")
 }
 
 // maxLengthDigits is the room for the body's length in front of the body.
@@ -68,7 +72,13 @@ const maxLengthDigits = 12
 
 // render writes the whole request into buf, whose capacity is used again.
 func (r *renderer) render(buf []byte, req *workload.Request, history []message) []byte {
-	buf = append(buf[:0], r.head...)
+	buf = append(append(append(buf[:0], r.head...), r.id...), '-')
+	if req.Phase == result.PhaseWarmup {
+		buf = append(buf, 'w')
+	}
+	buf = strconv.AppendInt(buf, int64(req.Session), 10)
+	buf = strconv.AppendInt(append(buf, '.'), int64(req.Turn), 10)
+	buf = append(buf, "\r\nContent-Length: "...)
 	// The body's length is only known behind it: leave room and pad with spaces,
 	// which a header value may begin with.
 	at := len(buf)

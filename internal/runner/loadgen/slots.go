@@ -70,7 +70,7 @@ func (r *runner) nextTurn(s *slot, due int64) {
 	s.rest = s.rest[1:]
 	x.window, x.phase = r.phaseAt(due - r.zero)
 	if s.warmup {
-		x.phase = result.PhaseWarmup
+		x.phase, x.req.Phase = result.PhaseWarmup, result.PhaseWarmup
 	}
 	r.sender.push(x)
 }
