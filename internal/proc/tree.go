@@ -37,6 +37,13 @@ func readProcess(pid int) (process, error) {
 	return parseStat(b)
 }
 
+// StartTime is when a process began, in clock ticks since boot: with the pid it
+// names one process for ever.
+func StartTime(pid int) (uint64, error) {
+	p, err := readProcess(pid)
+	return p.start, err
+}
+
 // parseStat reads a stat line. The name is in parentheses and may hold spaces and
 // parentheses itself, so that the last one counts.
 func parseStat(b []byte) (process, error) {

@@ -241,6 +241,13 @@ func (a *attempt) prepare() error {
 		return fail(lifecycle.ExitStaging, "", fmt.Errorf("make scratch: %w", err))
 	}
 	a.dirs = dirs{temp: temp, cache: a.spec.CacheDir}
+	// By this file others can tell a folder in use from one that was left behind.
+	if start, err := proc.StartTime(os.Getpid()); err == nil {
+		err = os.WriteFile(filepath.Join(temp, "runner"), fmt.Appendf(nil, "%d %d\n", os.Getpid(), start), 0o600)
+		if err != nil {
+			return fail(lifecycle.ExitStaging, "", fmt.Errorf("make scratch: %w", err))
+		}
+	}
 	if a.dirs.cache == "" {
 		a.dirs.cache = filepath.Join(scratch, fmt.Sprintf("sbench-cache-%d", os.Getuid()))
 	}

@@ -1,0 +1,74 @@
+#!/bin/bash
+# Verifies that a job of sbench left nothing on this node: no process of a run,
+# no scratch folder, no half copy in the cache. For slurm.conf's Epilog, whose
+# failure drains the node, or by hand:
+#
+#   epilog-check.sh [--scratch DIR]... [--cache DIR]... [--uid UID]
+#
+# The scratch folders are /tmp and $TMPDIR by default, the user is $SLURM_JOB_UID
+# or who calls. Prints one line for everything that was left, on stderr; the exit
+# status is 1 then, and 0 on a clean node. It changes nothing.
+set -u
+
+scratch=() cache=() uid=${SLURM_JOB_UID:-$(id -u)}
+while [ $# -gt 0 ]; do
+  case $1 in
+  --scratch | --cache | --uid)
+    [ $# -ge 2 ] || {
+      echo "epilog-check: $1: no value" >&2
+      exit 2
+    }
+    case $1 in
+    --scratch) scratch+=("$2") ;;
+    --cache) cache+=("$2") ;;
+    --uid) uid=$2 ;;
+    esac
+    shift 2
+    ;;
+  *)
+    echo "usage: epilog-check.sh [--scratch DIR]... [--cache DIR]... [--uid UID]" >&2
+    exit 2
+    ;;
+  esac
+done
+[ ${#scratch[@]} -gt 0 ] || scratch=(/tmp "${TMPDIR:-/tmp}")
+
+left=0
+report() {
+  echo "epilog-check: left behind: $*" >&2
+  left=1
+}
+
+# alive FOLDER: the runner that made the scratch folder still runs, and answers
+# for it: other jobs of the user on this node have runs of their own.
+alive() {
+  local pid='' start='' stat
+  read -r pid start 2>/dev/null <"$1/runner" || return 1
+  stat=$(cat "/proc/$pid/stat" 2>/dev/null) || return 1
+  # The name, in parentheses, may hold spaces; the start is the 20th field after it.
+  read -r -a stat <<<"${stat##*) }"
+  [ "${stat[19]:-}" = "$start" ]
+}
+mine() { [ "$(stat -c %u "$1" 2>/dev/null)" = "$uid" ]; }
+
+for dir in "${scratch[@]}"; do
+  for folder in "$dir"/sbench-run-*; do
+    [ -d "$folder" ] && mine "$folder" && ! alive "$folder" && report "scratch folder $folder"
+  done
+done
+
+# Every process of an engine has the folder in its environment, or is in a
+# container whose program has it in its command line.
+pattern='/[^[:space:]:]*/sbench-run-[0-9]+-[0-9]+'
+while IFS=: read -r file folder; do
+  proc=${file%/*}
+  mine "$proc" && ! alive "$folder" && report "process ${proc#/proc/}: $(tr '\0' ' ' 2>/dev/null <"$proc/cmdline" | cut -c1-120)"
+done < <(grep -zaoEH "$pattern" /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | sort -u -t/ -k3,3)
+
+for dir in "${cache[@]}"; do
+  for file in "$dir"/copy-*.tmp; do
+    # One that is being written is open.
+    [ -f "$file" ] && mine "$file" && [ -z "$(find /proc/[0-9]*/fd -lname "$file" 2>/dev/null | head -n 1)" ] && report "half copy $file"
+  done
+done
+exit $left
