@@ -80,7 +80,7 @@ func (a *app) benchInput(o *benchOptions, name string) (bench.Options, error) {
 		return bench.Options{}, faulty(shown, list)
 	}
 	if !a.json {
-		io.WriteString(a.stderr, list.Text())
+		_, _ = io.WriteString(a.stderr, list.Text())
 	}
 	out := bench.Options{
 		URL: o.url, Model: o.model, Workload: load.Workload, Repeat: o.repeat, SLO: load.SLO, MaxErrorRate: load.MaxErrorRate,

@@ -151,7 +151,7 @@ func (t *Templates) Array(job Job) ([]byte, error) {
 	}
 	script := b.Bytes()
 	if !bytes.HasPrefix(script, []byte("#!")) {
-		return nil, errors.New("render batch script: it does not begin with #!")
+		return nil, errors.New("render batch script: it does not begin with a #! line")
 	}
 	if bytes.ContainsAny(script, "\r\x00") {
 		return nil, errors.New("render batch script: it holds carriage returns or NULs, which sbatch refuses")

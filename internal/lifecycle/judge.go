@@ -93,6 +93,7 @@ func Judge(attempts []Attempt, budget Budget, cancelled bool) Verdict {
 					dead = "the same failure twice: " + headline
 				}
 			}
+		case RetryNone, RetryAnywhere:
 		}
 		if a.blameless() && free < budget.Free {
 			free++

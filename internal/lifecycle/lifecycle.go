@@ -55,6 +55,7 @@ func (s RunState) Terminal() bool {
 	switch s {
 	case RunComplete, RunFailed, RunDead, RunCancelled, RunSkipped:
 		return true
+	case RunPending, RunSubmitted, RunProvisioning, RunRunning:
 	}
 	return false
 }

@@ -58,8 +58,10 @@ func TestPack(t *testing.T) {
 		{"a task goes on into the next round", sweep("abc", 2, 25*minute), limits, [][]string{{"a0 b0 ", "c0 a1 ", "b1 c1 "}}},
 		{"a long run has its own task", sweep("ab", 1, 100*minute), limits, [][]string{{"a0 ", "b0 "}}},
 		{"arrays end at the index limit", sweep("a", 5, minute), Limits{TaskTime: time.Hour, ArrayTasks: 2}, [][]string{{"a0 ", "a1 "}, {"a2 ", "a3 "}, {"a4 "}}},
-		{"checkpoints are kept apart and together", append(append(sweep("a", 1, minute), withCheckpoint(sweep("x", 1, minute), "d")...), sweep("b", 1, minute)...), limits,
-			[][]string{{"a0 b0 ", "x0 "}}},
+		{
+			"checkpoints are kept apart and together", append(append(sweep("a", 1, minute), withCheckpoint(sweep("x", 1, minute), "d")...), sweep("b", 1, minute)...), limits,
+			[][]string{{"a0 b0 ", "x0 "}},
+		},
 	}
 	for _, tt := range tests {
 		got, refused := Pack(tt.runs, tt.limits)

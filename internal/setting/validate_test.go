@@ -123,8 +123,10 @@ func TestValidate(t *testing.T) {
 		"long duration": {func(s *setting.Setting) { s.Workload.Duration = 25 * time.Hour }, []string{"workload.duration"}},
 		"negative":      {func(s *setting.Setting) { s.Workload.Warmup = -1 }, []string{"workload.warmup"}},
 		"seed":          {func(s *setting.Setting) { s.Workload.Seed = 1 << 60 }, []string{"workload.seed"}},
-		"several": {func(s *setting.Setting) { s.Workload.Duration, s.Model.Name, s.Hardware.GPU = 0, "", "" },
-			[]string{"model.name", "hardware.gpu", "workload.duration"}},
+		"several": {
+			func(s *setting.Setting) { s.Workload.Duration, s.Model.Name, s.Hardware.GPU = 0, "", "" },
+			[]string{"model.name", "hardware.gpu", "workload.duration"},
+		},
 	} {
 		s := valid()
 		c.change(&s)

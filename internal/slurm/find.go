@@ -23,6 +23,7 @@ func (p Presence) String() string {
 		return "known"
 	case Gone:
 		return "gone"
+	case Unknown:
 	}
 	return "unknown"
 }

@@ -59,6 +59,7 @@ func (p Phase) String() string {
 		return "holding"
 	case PhaseEnded:
 		return "ended"
+	case PhaseUnknown:
 	}
 	return "unknown"
 }

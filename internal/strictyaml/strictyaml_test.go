@@ -94,6 +94,7 @@ func show(n *strictyaml.Node) string {
 			parts[i] = show(item)
 		}
 		return "[" + strings.Join(parts, " ") + "]"
+	case strictyaml.Scalar:
 	}
 	if n.Null {
 		return "null"

@@ -36,6 +36,7 @@ func (s *Service) advance(ctx context.Context, b store.Batch) error {
 		return s.advanceIntent(ctx, b)
 	case lifecycle.BatchHeld:
 		return s.advanceHeld(ctx, b)
+	default:
 	}
 	delete(s.fresh, b.Token)
 	return nil

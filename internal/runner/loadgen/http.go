@@ -167,7 +167,7 @@ func chunkSize(line []byte) (int64, bool) {
 
 // header collects the header block and reads it when it is whole.
 func (r *reply) header(p []byte) ([]byte, error) {
-	block, rest := p, []byte(nil)
+	var block, rest []byte
 	end := headerEnd(p)
 	if len(r.partial) > 0 || end < 0 {
 		// The block came in pieces: its end may lie across them.

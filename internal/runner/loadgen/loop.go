@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 	"runtime"
@@ -255,7 +256,9 @@ func (l *loop) connected(c *conn) {
 
 // connectEnding tells the server's refusal from this machine's limits.
 func connectEnding(err error) ending {
-	switch err {
+	var errno unix.Errno
+	_ = errors.As(err, &errno)
+	switch errno {
 	case unix.EADDRNOTAVAIL, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
 		return endingLimit
 	case unix.ETIMEDOUT:

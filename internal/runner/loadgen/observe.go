@@ -29,7 +29,6 @@ type observer struct {
 	memoryLimit int64
 	begin, end  *snapshot
 	ports       *int
-	descriptors int
 	inFlight    []sample // every sampleInterval from the first window's start
 	stoppedWhy  string
 	judged      int // load points judged so far
