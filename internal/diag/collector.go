@@ -22,6 +22,7 @@ type Collector struct {
 	list    List
 	seen    map[Diagnostic]struct{}
 	dropped int
+	secret  map[int]bool // lines that must not be shown
 
 	droppedErrors bool
 }
@@ -29,12 +30,19 @@ type Collector struct {
 // NewCollector prepares for the file's text, which must not change; data may be
 // nil where there is nothing to show.
 func NewCollector(file string, data []byte) *Collector {
-	return &Collector{file: file, data: data, seen: map[Diagnostic]struct{}{}}
+	return &Collector{file: file, data: data, seen: map[Diagnostic]struct{}{}, secret: map[int]bool{}}
 }
 
 // Errorf adds an error. hint may be "".
 func (c *Collector) Errorf(at Pos, hint, format string, args ...any) {
 	c.add(Error, at, hint, fmt.Sprintf(format, args...))
+}
+
+// Concealf adds an error about a line that must not be shown, by this or any
+// other diagnostic: there is a secret in it.
+func (c *Collector) Concealf(at Pos, hint, format string, args ...any) {
+	c.secret[at.Line] = true
+	c.Errorf(at, hint, format, args...)
 }
 
 // Warnf adds a warning. hint may be "".
@@ -72,6 +80,11 @@ func (c *Collector) HasErrors() bool { return c.droppedErrors || c.list.HasError
 // List returns what was gathered, sorted.
 func (c *Collector) List() List {
 	out := append(List(nil), c.list...)
+	for i := range out {
+		if c.secret[out[i].Line] {
+			out[i].Source = ""
+		}
+	}
 	out.Sort()
 	if c.dropped > 0 {
 		severity := Warning

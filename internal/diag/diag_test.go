@@ -101,6 +101,18 @@ func TestCollector_Cap(t *testing.T) {
 	}
 }
 
+func TestCollector_Conceal(t *testing.T) {
+	t.Parallel()
+	c := diag.NewCollector("f", []byte("a: hf_abc\nb: 1\n"))
+	c.Errorf(diag.Pos{Line: 1, Column: 1}, "", "first")
+	c.Concealf(diag.Pos{Line: 1, Column: 4}, "", "looks like a secret")
+	c.Errorf(diag.Pos{Line: 2, Column: 1}, "", "other line")
+	want := "f:1:1: first\nf:1:4: looks like a secret\nf:2:1: other line\n  2 | b: 1\n    | ^\n"
+	if diff := cmp.Diff(want, c.List().Text()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestSuggest(t *testing.T) {
 	t.Parallel()
 	words := []string{"tensor", "pipeline", "data", "expert", "max"}

@@ -21,6 +21,8 @@ type Fault struct {
 	Keys    []string
 	Message string // a sentence without full stop that names the axis
 	Hint    string // "" where there is none
+	// Secret: the value looks like a secret, and must not be shown.
+	Secret bool
 }
 
 // Limits of what a setting may hold.

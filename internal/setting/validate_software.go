@@ -145,6 +145,7 @@ func (v *validator) env() {
 			continue
 		case secretForm.MatchString(name):
 			v.fail(key, "name a file with the secret in the site file (secrets)", "looks like a secret, which must not be in a sweep file")
+			v.faults[len(v.faults)-1].Secret = true
 		case ownedVariable(name):
 			v.fail(key, "leave it out", "is set by Slurm, the container or sbench itself")
 		}

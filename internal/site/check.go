@@ -49,7 +49,7 @@ func (l *loader) options(n *strictyaml.Node, p string) {
 // check looks at what only the whole file shows.
 func (l *loader) check(root *strictyaml.Node) {
 	s := &l.site
-	start := diag.Pos{Line: 1, Column: 1}
+	start := root.At
 	if root.Kind != strictyaml.Map {
 		return
 	}
@@ -76,7 +76,7 @@ func (l *loader) check(root *strictyaml.Node) {
 	for _, id := range slices.Sorted(maps.Keys(s.Hardware)) {
 		h := s.Hardware[id]
 		at := l.at["hardware."+id]
-		if (h.GRES == "") != (h.GPUsPerNode == 0) {
+		if !l.spoilt["hardware."+id] && (h.GRES == "") != (h.GPUsPerNode == 0) {
 			l.Faults.Errorf(at, "GPU nodes have both, CPU nodes neither", "hardware.%s: gres and gpus_per_node do not go together", id)
 		}
 		l.partition("hardware."+id+".partition", h.Partition)

@@ -10,6 +10,7 @@ import (
 	"sbench/internal/diag"
 	"sbench/internal/setting"
 	"sbench/internal/strictyaml"
+	"sbench/internal/unit"
 )
 
 // MaxBytes is the size of the largest site file that is read.
@@ -43,7 +44,7 @@ func Load(data []byte, filename string) (*Site, diag.List) {
 	if root == nil {
 		return nil, faults.List()
 	}
-	l := loader{Reader: strictyaml.Reader{Faults: faults}, site: defaults(), at: map[string]diag.Pos{}}
+	l := loader{Reader: strictyaml.Reader{Faults: faults}, site: defaults(), at: map[string]diag.Pos{}, spoilt: map[string]bool{}}
 	l.top(root)
 	l.check(root)
 	list := faults.List()
@@ -57,6 +58,9 @@ type loader struct {
 	strictyaml.Reader
 	site Site
 	at   map[string]diag.Pos // where a path was given
+	// spoilt are the blocks with a fault of their own: what follows from it is
+	// not reported.
+	spoilt map[string]bool
 }
 
 func (l *loader) top(root *strictyaml.Node) {
@@ -180,11 +184,13 @@ func named[T any](l *loader, into map[string]T, fields func(*T) []strictyaml.Fie
 				continue
 			}
 			var v T
+			before := l.Faults.Count()
 			l.at[p+"."+e.Key] = e.KeyAt
 			if !e.Value.Null { // "gpu:" alone is a partition without further properties
 				l.Fields(e.Value, p+"."+e.Key, fields(&v))
 			}
 			into[e.Key] = v
+			l.spoilt[p+"."+e.Key] = l.Faults.Count() > before
 		}
 	}
 }
@@ -255,7 +261,7 @@ func (l *loader) duration(into *time.Duration, low, high time.Duration) readFunc
 		switch {
 		case !ok:
 		case v < low || v > high:
-			l.Faults.Errorf(n.At, "", "%s is not between %s and %s", p, low, high)
+			l.Faults.Errorf(n.At, "", "%s is not between %s and %s", p, unit.FormatDuration(low), unit.FormatDuration(high))
 		default:
 			*into = v
 		}
@@ -406,11 +412,21 @@ func (l *loader) secrets(n *strictyaml.Node, p string) {
 	}
 	for _, e := range n.Entries {
 		if !variableForm.MatchString(e.Key) {
-			l.Faults.Errorf(e.KeyAt, "", "%s: %q is not the name of an environment variable", p, e.Key)
+			l.Faults.Concealf(e.KeyAt, "", "%s: %q is not the name of an environment variable", p, e.Key)
 			continue
 		}
-		var file string
-		l.path(&file)(e.Value, p+"."+e.Key)
+		// A secret that was pasted here instead of a path must not be printed.
+		file, problem := e.Value.Text, "is not text"
+		if e.Value.Kind == strictyaml.Scalar && !e.Value.Null {
+			problem = checkPath(file)
+			if text := setting.CheckText(file); text != "" {
+				problem = text
+			}
+		}
+		if problem != "" {
+			l.Faults.Concealf(e.Value.At, "name the file that holds the secret", "%s.%s %s", p, e.Key, problem)
+			continue
+		}
 		l.site.Secrets[e.Key] = file
 	}
 }

@@ -368,6 +368,10 @@ func (e *expander) report(f setting.Fault, o origin) {
 		e.faults.Errorf(diag.Pos{}, f.Hint, "%s (the command line sets it)", f.Message)
 		return
 	}
+	if f.Secret {
+		e.faults.Concealf(e.place(f.Keys, o), f.Hint, "%s", f.Message)
+		return
+	}
 	e.faults.Errorf(e.place(f.Keys, o), f.Hint, "%s", f.Message)
 }
 
