@@ -206,7 +206,7 @@ func TestClient_ControlArguments(t *testing.T) {
 	}
 	c := New(Config{BinDir: dir})
 	for _, err := range []error{
-		c.Release(t.Context(), 7), c.Hold(t.Context(), 7), c.UpdateThrottle(t.Context(), 7, 3), c.Cancel(t.Context(), "7", "8_3", "9_[1-3,5]"), c.Cancel(t.Context()),
+		c.Release(t.Context(), 7), c.ReleaseTasks(t.Context(), 7, 1, 3), c.ReleaseTasks(t.Context(), 7), c.Hold(t.Context(), 7), c.UpdateThrottle(t.Context(), 7, 3), c.Cancel(t.Context(), "7", "8_3", "9_[1-3,5]"), c.Cancel(t.Context()),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -216,7 +216,7 @@ func TestClient_ControlArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "scontrol release 7\nscontrol hold 7\nscontrol update JobId=7 ArrayTaskThrottle=3\nscancel 7 8_3 9_[1-3,5]\n"
+	want := "scontrol release 7\nscontrol release 7_1,7_3\nscontrol hold 7\nscontrol update JobId=7 ArrayTaskThrottle=3\nscancel 7 8_3 9_[1-3,5]\n"
 	if diff := cmp.Diff(want, string(b)); diff != "" {
 		t.Error(diff)
 	}

@@ -174,6 +174,18 @@ func (c *Client) Release(ctx context.Context, job int64) error {
 	return c.control(ctx, "release", strconv.FormatInt(job, 10))
 }
 
+// ReleaseTasks lets held tasks of an array start.
+func (c *Client) ReleaseTasks(ctx context.Context, array int64, tasks ...int) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	ids := make([]string, len(tasks))
+	for i, t := range tasks {
+		ids[i] = fmt.Sprintf("%d_%d", array, t)
+	}
+	return c.control(ctx, "release", strings.Join(ids, ","))
+}
+
 // Hold keeps what is pending of a job from starting.
 func (c *Client) Hold(ctx context.Context, job int64) error {
 	return c.control(ctx, "hold", strconv.FormatInt(job, 10))

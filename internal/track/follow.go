@@ -27,9 +27,10 @@ type changes struct {
 	toRunning   []store.TaskKey
 	toWaiting   []store.TaskKey
 	toEnded     []store.TaskKey
-	reasons     []string        // of toEnded
-	refused     []store.TaskKey // of toEnded: cancelled in Slurm before they began
-	progress    []holding       // tasks whose record says which run is under way
+	reasons     []string         // of toEnded
+	refused     []store.TaskKey  // of toEnded: cancelled in Slurm before they began
+	progress    []holding        // tasks whose record says which run is under way
+	launch      map[string][]int // tasks that Slurm could not launch and holds, by token
 }
 
 type holding struct {
@@ -72,7 +73,7 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 		t.Log.WarnContext(ctx, "no accounting records", "error", err)
 	}
 	t.Failpoint(FailObserved)
-	c := &changes{}
+	c := &changes{launch: map[string][]int{}}
 	for _, open := range tasks {
 		b := batches[open.Token]
 		for _, i := range open.Running {
@@ -89,7 +90,11 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 		return err
 	}
 	t.Failpoint(FailApplied)
-	return errors.Join(err, t.explain(ctx, batches, views), t.cancel(ctx, batches, views))
+	for token, v := range views {
+		v.strayTasks(tasks, c.toEnded, token)
+		views[token] = v
+	}
+	return errors.Join(t.explain(ctx, batches, views), t.release(ctx, batches, c), t.cancel(ctx, batches, views))
 }
 
 // records asks sacct where something depends on it. answered is false where
@@ -178,8 +183,11 @@ func (t *Tracker) held(v view, a store.Allocation) bool {
 // task decides about a task that has not ended.
 func (t *Tracker) task(c *changes, b store.Batch, v view, recs records, answered bool, i int, state lifecycle.TaskState) {
 	key := store.TaskKey{Token: b.Token, Index: i}
-	if _, ok := v.waits(i); ok {
+	if j, ok := v.waits(i); ok {
 		delete(t.since, key)
+		if t.unlaunched(c, key, j) {
+			return
+		}
 		if state == lifecycle.TaskRunning {
 			c.toWaiting = append(c.toWaiting, key)
 		}
@@ -222,6 +230,48 @@ func (t *Tracker) task(c *changes, b store.Batch, v view, recs records, answered
 	}
 	t.missing(c, b, recs, answered, i, waited, end)
 }
+
+// mostLaunches is how often a task that Slurm could not launch is released before
+// its runs are given to another batch.
+const mostLaunches = 5
+
+// unlaunched deals with a task that Slurm could not launch on a node, and holds:
+// nobody else will release it. It reports whether the task was given up; what of
+// it is still in the queue is then a stray.
+func (t *Tracker) unlaunched(c *changes, key store.TaskKey, j slurm.Job) bool {
+	failed := strings.HasPrefix(strings.ReplaceAll(j.Reason, "_", " "), "launch failed requeued held")
+	switch {
+	case failed && t.launches[key] < mostLaunches:
+		c.launch[key.Token] = append(c.launch[key.Token], key.Index)
+		return false
+	case failed, strings.HasPrefix(j.Reason, "JobHoldMaxRequeue"):
+		text, _ := slurm.Explain(j.Reason)
+		c.toEnded, c.reasons = append(c.toEnded, key), append(c.reasons, "given up: "+text)
+		return true
+	}
+	return false
+}
+
+// release lets tasks try again that Slurm could not launch.
+func (t *Tracker) release(ctx context.Context, batches map[string]store.Batch, c *changes) error {
+	var errs []error
+	now := t.Now()
+	for token, tasks := range c.launch {
+		if now.Sub(t.released[token]) < releaseEvery {
+			continue
+		}
+		t.released[token] = now
+		for _, i := range tasks {
+			t.launches[store.TaskKey{Token: token, Index: i}]++
+		}
+		t.Log.WarnContext(ctx, "releasing tasks that Slurm could not launch", "token", token, "job", *batches[token].JobID, "tasks", len(tasks))
+		errs = append(errs, t.Cluster.ReleaseTasks(ctx, *batches[token].JobID, tasks...))
+	}
+	return errors.Join(errs...)
+}
+
+// releaseEvery is how long a node gets to recover before its tasks try again.
+const releaseEvery = 10 * time.Second
 
 // missing decides about a task that the queue says nothing about.
 func (t *Tracker) missing(c *changes, b store.Batch, recs records, answered bool, i int, waited time.Duration, end func(string, bool)) {
@@ -490,7 +540,7 @@ func (t *Tracker) explain(ctx context.Context, batches map[string]store.Batch, v
 		if b.State != lifecycle.BatchReleased || text == t.lastReason[token] && text == b.Reason {
 			continue
 		}
-		if stuck {
+		if stuck && text != t.lastReason[token] {
 			t.Log.WarnContext(ctx, "a job will not start by itself", "token", token, "job", *b.JobID, "reason", text)
 		}
 		t.lastReason[token] = text

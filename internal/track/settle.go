@@ -395,14 +395,17 @@ func (t *Tracker) cancel(ctx context.Context, batches map[string]store.Batch, vi
 	now := t.Now()
 	due := func(token string) bool { return now.Sub(t.cancelled[token]) >= cancelEvery }
 	for token, v := range views {
-		if len(v.strays) == 0 || !due(token) {
+		if len(v.strays)+len(v.again) == 0 || !due(token+strayMark) {
 			continue
 		}
-		t.Log.WarnContext(ctx, "cancelling jobs that carry the token of another", "token", token, "jobs", v.strays)
+		t.Log.WarnContext(ctx, "cancelling what should not be in the queue", "token", token, "jobs", v.strays, "tasks", v.again)
 		for _, id := range v.strays {
 			targets = append(targets, strconv.FormatInt(id, 10))
 		}
-		t.cancelled[token] = now
+		if len(v.again) > 0 {
+			targets = append(targets, tasksOf(*batches[token].JobID, v.again))
+		}
+		t.cancelled[token+strayMark] = now
 	}
 	runs, err := t.Store.RunsToCancel(ctx, t.Site.Name)
 	if err != nil {
@@ -426,13 +429,21 @@ func (t *Tracker) cancel(ctx context.Context, batches map[string]store.Batch, vi
 		case whole.all:
 			targets = append(targets, job)
 		default:
-			targets = append(targets, job+"_["+slurm.IndexesOf(whole.tasks).String()+"]")
+			targets = append(targets, tasksOf(*b.JobID, whole.tasks))
 		}
 		t.cancelled[token] = now
 		t.Log.InfoContext(ctx, "cancelling", "token", token, "job", *b.JobID, "tasks", len(whole.tasks), "all", whole.all)
 	}
 	slices.Sort(targets)
 	return errors.Join(append(errs, t.Cluster.Cancel(ctx, targets...))...)
+}
+
+// strayMark keeps apart when strays of a batch were cancelled.
+const strayMark = " strays"
+
+// tasksOf names tasks of an array as scancel reads them.
+func tasksOf(array int64, tasks []int) string {
+	return strconv.FormatInt(array, 10) + "_[" + slurm.IndexesOf(tasks).String() + "]"
 }
 
 // cancellation is what of a batch is to be cancelled.

@@ -28,6 +28,7 @@ type cluster interface {
 	Accounting(ctx context.Context, q slurm.AccountingQuery) (slurm.Accounting, error)
 	Steps(ctx context.Context, since time.Time, raw ...int64) ([]slurm.Step, error)
 	Cancel(ctx context.Context, ids ...string) error
+	ReleaseTasks(ctx context.Context, array int64, tasks ...int) error
 }
 
 // Config is what a Tracker works with. Zero durations are the defaults.
@@ -85,6 +86,8 @@ type Tracker struct {
 	since      map[store.TaskKey]time.Time // when a task was first missed, or seen ended
 	seen       map[allocationKey]string    // what was last written of an allocation
 	cancelled  map[string]time.Time        // when a batch's jobs were last cancelled
+	launches   map[store.TaskKey]int       // how often a task that could not be launched was released
+	released   map[string]time.Time        // when a batch's tasks were last released
 	asked      time.Time                   // when sacct last answered
 	noRecords  bool                        // the cluster keeps no accounting
 	lastSteps  time.Time
@@ -115,7 +118,7 @@ func New(c Config) *Tracker {
 	c.Log = c.Log.With("service", "track", "site", c.Site.Name)
 	return &Tracker{
 		Config: c, since: map[store.TaskKey]time.Time{}, seen: map[allocationKey]string{},
-		cancelled: map[string]time.Time{}, lastReason: map[string]string{},
+		cancelled: map[string]time.Time{}, launches: map[store.TaskKey]int{}, released: map[string]time.Time{}, lastReason: map[string]string{},
 	}
 }
 
@@ -169,6 +172,7 @@ func (t *Tracker) Tick(ctx context.Context) error {
 	if len(batches) == 0 {
 		clear(t.since)
 		clear(t.seen)
+		clear(t.launches)
 		return t.steps(ctx)
 	}
 	var errs []error
@@ -185,6 +189,7 @@ func (t *Tracker) Tick(ctx context.Context) error {
 	for _, token := range ended {
 		t.Log.InfoContext(ctx, "batch ended", "token", token)
 		delete(t.cancelled, token)
+		delete(t.released, token)
 		delete(t.lastReason, token)
 	}
 	return errors.Join(append(errs, err, t.steps(ctx))...)

@@ -664,6 +664,68 @@ func TestTick_TaskThatCannotClaimIsCharged(t *testing.T) {
 	}
 }
 
+// unlaunchable is a cluster that cannot launch its waiting tasks.
+type unlaunchable struct {
+	*slurm.Client
+	reason   string
+	released int
+}
+
+func (u *unlaunchable) Queue(ctx context.Context) (slurm.Queue, error) {
+	q, err := u.Client.Queue(ctx)
+	for i := range q.Jobs {
+		if q.Jobs[i].State == slurm.Pending {
+			q.Jobs[i].Reason = u.reason
+		}
+	}
+	return q, err
+}
+
+func (u *unlaunchable) ReleaseTasks(ctx context.Context, array int64, tasks ...int) error {
+	u.released += len(tasks)
+	return u.Client.ReleaseTasks(ctx, array, tasks...)
+}
+
+// What Slurm could not launch it holds for ever: it is released a few times, then
+// its runs go elsewhere and the job is ended.
+func TestTick_LaunchFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	u := &unlaunchable{Client: w.client, reason: "launch failed requeued held"}
+	w.restart(u)
+	for range 2 {
+		w.ticks()
+	}
+	w.expect(w.runs[0][0], lifecycle.RunPending)
+	if u.released != mostLaunches {
+		t.Errorf("released %d times", u.released)
+	}
+	for _, j := range w.cluster.Jobs() {
+		if j.Tasks[0].State != slurm.Cancelled {
+			t.Errorf("the task is %s", j.Tasks[0].State)
+		}
+	}
+}
+
+// A controller that forgot a task's end brings it back: its runs are decided.
+func TestTick_EndedTaskComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	err := w.store.WithTx(t.Context(), func(tx *store.Tx) error {
+		return tx.MoveTasks(t.Context(), []store.TaskKey{{Token: token, Index: 0}}, []string{""}, lifecycle.TaskEnded)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tick()
+	job := w.cluster.Jobs()[0]
+	if job.Tasks[0].State != slurm.Cancelled || job.Tasks[1].State != slurm.Pending {
+		t.Errorf("tasks are %s and %s", job.Tasks[0].State, job.Tasks[1].State)
+	}
+}
+
 func TestTick_NoRecordAtAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slurmtest.Config{}, 1)

@@ -20,6 +20,9 @@ type view struct {
 	// strays are jobs that carry the token and are not the batch's: what Slurm
 	// created after we had given up on it.
 	strays []int64
+	// again are tasks that we have ended and Slurm has not: given up, or brought
+	// back by a controller that forgot their end.
+	again []int
 }
 
 // look finds the rows of a batch. A row with the batch's job id but without its
@@ -62,6 +65,36 @@ func (v view) waits(index int) (slurm.Job, bool) {
 		}
 	}
 	return slurm.Job{}, false
+}
+
+// strayTasks notes the tasks that are in the queue although none of them is open.
+func (v *view) strayTasks(open []store.OpenTasks, ended []store.TaskKey, token string) {
+	left := map[int]bool{}
+	for _, o := range open {
+		if o.Token == token {
+			for _, i := range slices.Concat(o.Waiting, o.Running) {
+				left[i] = true
+			}
+		}
+	}
+	for _, key := range ended {
+		if key.Token == token {
+			delete(left, key.Index)
+		}
+	}
+	for _, j := range v.waiting {
+		for i := range j.Tasks.All() {
+			if !left[i] {
+				v.again = append(v.again, i)
+			}
+		}
+	}
+	for i := range v.holding {
+		if !left[i] {
+			v.again = append(v.again, i)
+		}
+	}
+	slices.Sort(v.again)
 }
 
 // known reports whether the controller still has anything of the job.
