@@ -35,14 +35,19 @@ func load(t testing.TB, data []byte) *site.Site {
 	return s
 }
 
-// TestLoad_Examples: the files that people copy are valid.
-func TestLoad_Examples(t *testing.T) {
-	t.Parallel()
+func examples(t *testing.T) []string {
+	t.Helper()
 	files, err := filepath.Glob("../../site-configs/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
-	for _, file := range files {
+	return files
+}
+
+// TestLoad_Examples: the files that people copy are valid.
+func TestLoad_Examples(t *testing.T) {
+	t.Parallel()
+	for _, file := range examples(t) {
 		s, list := site.Load(read(t, file), filepath.Base(file))
 		if len(list) > 0 {
 			t.Errorf("%s:\n%s", file, list.Text())

@@ -247,3 +247,42 @@ func TestParse_Head(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// TestWhere: the operators and functions of the manual.
+func TestWhere(t *testing.T) {
+	t.Parallel()
+	for condition, want := range map[string]int{ // of workload.seed 1 to 4
+		"workload.seed in [1, 3]":                                               2,
+		"workload.seed % 2 == 0 && !(workload.seed == 4)":                       1,
+		"workload.seed ** 2 <= 9":                                               3,
+		"max(workload.seed, 3) == 3":                                            3,
+		"abs(workload.seed - 3) < 2 ? workload.seed > 2 : false":                2,
+		"floor(workload.seed / 2) == 1 || ceil(workload.seed / 4) > 1":          2,
+		"round(workload.seed / 4) == 1":                                         3,
+		"hardware.gpu in ['l4', 'h100-sxm'] && workload.seed >= 2":              3,
+		"model.name startsWith 'ti' && model.name endsWith 'ny'":                4,
+		"model.name contains 'xx'":                                              0,
+		"model.name matches '^t.n.$'":                                           4,
+		"int(engine.args.threads) + workload.seed == 3":                         1,
+		"engine.args[\"threads\"] == '2'":                                       4,
+		"len(engine.args) == 1 && len(model.name) == 4":                         4,
+		"engine.args['no-such-option'] == ''":                                   4,
+		"workload.duration == 100 && workload.arrival.rate == 8":                4,
+		"workload.arrival.process == 'closed' || workload.arrival.rate < 9":     4,
+		"workload.request.stream":                                               4,
+		"environment.driver == 'unpinned' && hardware.placement != 'node'":      4,
+		"parallel.tensor * parallel.pipeline == hardware.gpus * hardware.nodes": 4,
+		"min(1.5, workload.seed) == 1.5 and not (workload.seed == 2)":           2,
+		"float(workload.seed) / 2 > 1.2":                                        2,
+	} {
+		f, list := sweep.Parse(withMatrix(t, "  workload.seed: [1, 2, 3, 4]\n  where: [\""+strings.ReplaceAll(condition, `"`, `\"`)+"\"]\n"), "f")
+		if f == nil {
+			t.Errorf("%s\n%s", condition, list.Text())
+			continue
+		}
+		e, list := sweep.Expand(f, sweep.Options{})
+		if len(e.Settings) != want {
+			t.Errorf("%s: %d settings, want %d\n%s", condition, len(e.Settings), want, list.Text())
+		}
+	}
+}
