@@ -154,6 +154,24 @@ func RunLimit(set *setting.Setting, start time.Duration) time.Duration {
 	return cmp.Or(start, StartAllowance) + w.Warmup + time.Duration(points)*(w.Ramp+w.Duration+w.Drain) + teardown
 }
 
+// History is how long earlier runs of a setting's series took at a site.
+type History struct {
+	Runs int
+	P99  time.Duration // from start-up to seal
+}
+
+// leastHistory is how many runs make a history: below, its p99 is only a maximum.
+const leastHistory = 10
+
+// LimitFrom is RunLimit, or what history says where there is one: half as much
+// again as its p99, and never less than the run's own schedule.
+func (h History) LimitFrom(set *setting.Setting, start time.Duration) time.Duration {
+	if h.Runs < leastHistory {
+		return RunLimit(set, start)
+	}
+	return max(h.P99*3/2+teardown, RunLimit(set, 30*time.Second))
+}
+
 // Checkpoint is what Run.Checkpoint is for the setting.
 func Checkpoint(set *setting.Setting) string {
 	c := set.Model.Checkpoint

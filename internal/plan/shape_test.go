@@ -127,6 +127,24 @@ func TestRunLimit(t *testing.T) {
 	}
 }
 
+func TestHistory_LimitFrom(t *testing.T) {
+	s := &setting.Setting{Workload: setting.Workload{Duration: 5 * time.Minute}}
+	for name, tt := range map[string]struct {
+		h    History
+		want time.Duration
+	}{
+		"none":                  {History{}, 16 * time.Minute},
+		"too short":             {History{Runs: 9, P99: 7 * time.Minute}, 16 * time.Minute},
+		"long enough":           {History{Runs: 10, P99: 8 * time.Minute}, 13 * time.Minute},
+		"a slow engine":         {History{Runs: 10, P99: 40 * time.Minute}, 61 * time.Minute},
+		"shorter than its plan": {History{Runs: 10, P99: time.Minute}, 6*time.Minute + 30*time.Second},
+	} {
+		if got := tt.h.LimitFrom(s, 0); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
 func TestLimitsOf(t *testing.T) {
 	want := Limits{TaskTime: 90 * time.Minute, TaskOverhead: 150 * time.Second, ArrayTasks: 500}
 	if diff := cmp.Diff(want, LimitsOf(lab())); diff != "" {

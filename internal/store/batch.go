@@ -314,3 +314,23 @@ select distinct a.nodes[1] as node, r.setting_hash
 func (s *Store) NodeDrifts(ctx context.Context, site string, since time.Time) ([]NodeDrift, error) {
 	return collect[NodeDrift](ctx, s.pool, "node drifts", sqlNodeDrift, site, since)
 }
+
+// RunTime is how long runs of a series took at a site.
+type RunTime struct {
+	SeriesHash string
+	Runs       int
+	P99S       float64 `db:"p99_s"` // from start-up to seal
+}
+
+const sqlRunTimes = `
+select series_hash, count(*) as runs,
+       percentile_disc(0.99) within group (order by extract(epoch from ended_at - started_at))::double precision as p99_s
+  from result
+ where site = $1 and series_hash = any($2) and started_at >= $3
+ group by series_hash`
+
+// RunTimes returns how long the runs of series took at a site since then; series
+// without a run are missing.
+func (s *Store) RunTimes(ctx context.Context, site string, series []string, since time.Time) ([]RunTime, error) {
+	return collect[RunTime](ctx, s.pool, "run times", sqlRunTimes, site, series, since)
+}

@@ -26,7 +26,9 @@ const (
 	mostPlanned = 50_000
 	// driftAge is how long a node is avoided after it was not as a setting pins it,
 	// and driftSettings how many settings that must be for it to be avoided by all.
-	driftAge      = 24 * time.Hour
+	driftAge = 24 * time.Hour
+	// historyAge is how far back run times are believed.
+	historyAge    = 90 * 24 * time.Hour
 	driftSettings = 3
 )
 
@@ -51,7 +53,11 @@ func (s *Service) feed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runs, impossible := s.shape(pending, drift)
+	history, err := s.history(ctx, pending)
+	if err != nil {
+		return err
+	}
+	runs, impossible := s.shape(pending, drift, history)
 	limits := plan.LimitsOf(s.Site)
 	limits.ArrayTasks = s.limits.array(min(limits.ArrayTasks, room.queue))
 	if s.most > 0 {
@@ -164,8 +170,27 @@ func (s *Service) drift(ctx context.Context) (map[string][]string, error) {
 	return avoid, nil
 }
 
+// history returns how long runs of the pending series took here.
+func (s *Service) history(ctx context.Context, pending store.Pending) (map[string]plan.History, error) {
+	var series []string
+	for _, r := range pending.Runs {
+		series = append(series, r.SeriesHash)
+	}
+	slices.Sort(series)
+	series = slices.Compact(series)
+	times, err := s.Store.RunTimes(ctx, s.Site.Name, series, s.Now().Add(-historyAge))
+	if err != nil {
+		return nil, err
+	}
+	history := map[string]plan.History{}
+	for _, t := range times {
+		history[t.SeriesHash] = plan.History{Runs: t.Runs, P99: time.Duration(t.P99S * float64(time.Second))}
+	}
+	return history, nil
+}
+
 // shape makes plannable runs, and lists those that cannot be planned by reason.
-func (s *Service) shape(pending store.Pending, drift map[string][]string) ([]plan.Run, map[string][]int64) {
+func (s *Service) shape(pending store.Pending, drift map[string][]string, history map[string]plan.History) ([]plan.Run, map[string][]int64) {
 	type key struct {
 		setting store.SettingKey
 		avoid   string
@@ -199,7 +224,7 @@ func (s *Service) shape(pending store.Pending, drift map[string][]string) ([]pla
 		}
 		runs = append(runs, plan.Run{
 			ID: r.ID, SettingHash: r.SettingHash, Checkpoint: plan.Checkpoint(&set), Repeat: r.Repeat,
-			Limit: plan.RunLimit(&set, s.Site.Engine.StartTimeout), Shape: got.shape,
+			Limit: history[r.SeriesHash].LimitFrom(&set, s.Site.Engine.StartTimeout), Shape: got.shape,
 		})
 	}
 	return runs, impossible

@@ -91,6 +91,7 @@ type Service struct {
 	notUntil map[string]time.Time // by token: when to try again
 	full     time.Time            // Slurm takes nothing more before
 	most     int                  // tasks of an array, where Slurm refused more; 0 is no limit
+	tidied   time.Time            // when the spool was last looked through
 }
 
 // New checks the configuration and loads the templates.
@@ -177,7 +178,7 @@ func (s *Service) Turn(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.tidy(ctx))...)
 }
 
 // stop returns the reason to end a turn early.

@@ -497,6 +497,29 @@ func TestTurn_Modes(t *testing.T) {
 	w.expectOne(sweep, 1)
 }
 
+// What a killed daemon left is removed, and nothing else.
+func TestTurn_TidiesTheSpool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{})
+	w.sweep("l4", 1, 1, "")
+	w.turnUntil(FailFrozen)
+	w.restart()
+	w.mustTurn()
+	batches := filepath.Join(w.site.Paths.Spool, "batches")
+	if err := os.Mkdir(filepath.Join(batches, ".sb-half.123"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(batches); err != nil || len(entries) != 3 {
+		t.Fatalf("%v, %v", entries, err)
+	}
+	w.clock.advance(2 * time.Hour)
+	w.mustTurn()
+	entries, err := os.ReadDir(batches)
+	if err != nil || len(entries) != 1 || entries[0].Name() != w.open()[0].Token {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
 func TestRun_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slurmtest.Config{})
