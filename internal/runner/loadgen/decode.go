@@ -13,8 +13,8 @@ import (
 // memory runs short), by one goroutine at a time.
 type decoder struct {
 	request setting.Request
-	zero    int64 // of the schedule, on the attempt's clock
 	body    []byte
+	events  []event
 	parser  sse.Parser
 }
 
@@ -58,6 +58,7 @@ func (d *decoder) row(x *exchange) result.Request {
 	var a answer
 	if x.reply.status == 200 {
 		a = d.answer(x)
+		d.events = a.events
 		a.fill(&r)
 	}
 	r.Outcome, r.Detail = d.outcome(x, &a, &r)
@@ -81,7 +82,7 @@ func known(t int64) *int64 {
 // answer reads the body of a 200, whole or not.
 func (d *decoder) answer(x *exchange) answer {
 	d.body = x.body(d.body[:0])
-	a := answer{usage: sse.Usage{Prompt: -1, Completion: -1, Cached: -1, Reasoning: -1}}
+	a := answer{events: d.events[:0], usage: sse.Usage{Prompt: -1, Completion: -1, Cached: -1, Reasoning: -1}}
 	switch {
 	case x.reply.encoded:
 		a.malformed = "the body is compressed, which was not asked for"

@@ -1,105 +1,15 @@
 package loadgen
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"sbench/internal/result"
 	"sbench/internal/workload"
 )
 
-// mark says that the body was size bytes long once the read at time t was done.
-type mark struct {
-	t    int64
-	size uint32
-}
-
-const (
-	blockBytes = 4000
-	blockMarks = 60
-	// maxBody bounds an answer, so that a server that never stops cannot fill the
-	// client's memory.
-	maxBody = 256 << 20
-)
-
-// block is a piece of a body; a body is a list of them.
-type block struct {
-	next *block
-	n    int
-	data [blockBytes]byte
-}
-
-// markBlock is a piece of the list of marks.
-type markBlock struct {
-	next  *markBlock
-	n     int
-	marks [blockMarks]mark
-}
-
-// arena hands out blocks and takes them back. It is safe for concurrent use: the
-// lists are only touched when a block is full.
-type arena struct {
-	mu     sync.Mutex
-	blocks *block
-	marks  *markBlock
-	held   atomic.Int64 // bytes handed out
-}
-
-// slab is how many blocks are allocated at a time.
-const slab = 64
-
-func (a *arena) block() *block {
-	a.held.Add(blockBytes)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.blocks == nil {
-		fresh := make([]block, slab)
-		for i := range slab - 1 {
-			fresh[i].next = &fresh[i+1]
-		}
-		a.blocks = &fresh[0]
-	}
-	b := a.blocks
-	a.blocks = b.next
-	b.next, b.n = nil, 0
-	return b
-}
-
-func (a *arena) markBlock() *markBlock {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.marks == nil {
-		fresh := make([]markBlock, slab)
-		for i := range slab - 1 {
-			fresh[i].next = &fresh[i+1]
-		}
-		a.marks = &fresh[0]
-	}
-	m := a.marks
-	a.marks = m.next
-	m.next, m.n = nil, 0
-	return m
-}
-
-// take puts the blocks of x back.
-func (a *arena) take(x *exchange) {
-	var bytes int64
-	a.mu.Lock()
-	for b := x.first; b != nil; {
-		next := b.next
-		b.next, a.blocks = a.blocks, b
-		b = next
-		bytes += blockBytes
-	}
-	for m := x.firstMark; m != nil; {
-		next := m.next
-		m.next, a.marks = a.marks, m
-		m = next
-	}
-	a.mu.Unlock()
-	a.held.Add(-bytes)
-	x.first, x.lastBlock, x.firstMark, x.lastMark = nil, nil, nil, nil
-}
+// maxBody bounds an answer, so that a server that never stops cannot fill the
+// client's memory.
+const maxBody = 256 << 20
 
 // ending says how the transport of an exchange ended; what the answer means is
 // decided when it is decoded.

@@ -37,6 +37,7 @@ type loop struct {
 
 	buf   []byte
 	ended []*exchange
+	desk  desk
 	away  away
 }
 
@@ -53,6 +54,7 @@ func newLoop(r *runner, maxConns int) (*loop, error) {
 		return nil, fmt.Errorf("create epoll instance: %w", err)
 	}
 	l := &loop{r: r, epoll: fd, conns: make([]atomic.Pointer[conn], maxConns), buf: make([]byte, readBuffer)}
+	l.desk = desk{r: r, ended: l.giveBack}
 	for i := maxConns - 1; i >= 0; i-- {
 		l.free = append(l.free, uint32(i))
 	}
@@ -373,7 +375,7 @@ func (l *loop) broken(c *conn, how ending, why string) {
 func (l *loop) end(x *exchange, how ending, why string, now int64) {
 	x.ending, x.why, x.end, x.pending = how, why, now, nil
 	l.giveBack(x)
-	l.r.ended(x)
+	l.r.ended(x, &l.desk)
 }
 
 func (l *loop) giveBack(x *exchange) {

@@ -33,6 +33,7 @@ type observer struct {
 	stoppedWhy  string
 	judged      int // load points judged so far
 	rows        []result.Request
+	decoder     decoder
 	decodedLive int64
 	lastShown   int64
 	delays      map[int]schedstat // of our threads at the last look
@@ -69,7 +70,7 @@ type snapshot struct {
 type stealCount struct{ stolen, total float64 }
 
 func newObserver(r *runner) *observer {
-	o := &observer{r: r, delays: map[int]schedstat{}, ports: freePorts(r.addr)}
+	o := &observer{r: r, decoder: decoder{request: r.cfg.Request}, delays: map[int]schedstat{}, ports: freePorts(r.addr)}
 	runtime.GC()
 	// No collection in the window unless memory asks for one: the little that is
 	// allocated while the load runs fits beside what is there.
@@ -114,6 +115,7 @@ func (o *observer) run(ctx context.Context) {
 		if o.begin != nil && o.end == nil && at >= o.r.lastWindow.Load() {
 			o.end = o.snapshot()
 		}
+		o.r.arena.stock()
 		o.spill()
 		o.progress(at)
 	}
@@ -121,14 +123,13 @@ func (o *observer) run(ctx context.Context) {
 
 // spillAt is how many bytes of answers are kept before they are decoded while
 // the load runs.
-const spillAt = 512 << 20
+const spillAt = 256 << 20
 
 // spill decodes what has ended when memory runs short.
 func (o *observer) spill() {
 	if o.r.arena.held.Load() < spillAt {
 		return
 	}
-	d := decoder{request: o.r.cfg.Request, zero: o.r.zero}
 	for _, l := range o.r.loops {
 		for _, x := range l.takeEnded() {
 			if x.slot != nil && !x.followed.Load() {
@@ -136,7 +137,7 @@ func (o *observer) spill() {
 				continue
 			}
 			o.decodedLive += int64(x.size)
-			o.rows = append(o.rows, d.row(x))
+			o.rows = append(o.rows, o.decoder.row(x))
 			o.r.arena.take(x)
 		}
 	}

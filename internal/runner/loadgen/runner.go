@@ -168,6 +168,8 @@ func (r *runner) run(ctx context.Context) (*Recording, error) {
 		runtime.GOMAXPROCS(len(r.loops) + 5)
 		defer runtime.GOMAXPROCS(n)
 	}
+	r.arena.stock()
+	defer r.arena.release()
 	watch := newObserver(r)
 	defer watch.restore()
 	defer promptProcess()()
@@ -209,6 +211,7 @@ func (r *runner) run(ctx context.Context) (*Recording, error) {
 	if err != nil {
 		return nil, err
 	}
+	watch.restore() // what follows is no longer timed
 	return r.collect(watch), nil
 }
 
@@ -218,7 +221,7 @@ const startLead = 20_000_000
 // wait returns when every measured request has ended, when the drain's limit has
 // passed, or when the run is cancelled or broken.
 func (r *runner) wait(ctx context.Context, watch *observer) error {
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
@@ -257,8 +260,9 @@ func (r *runner) scheduled(i int) *exchange {
 	return x
 }
 
-// ended accounts for an exchange, on the thread that ended it.
-func (r *runner) ended(x *exchange) {
+// ended accounts for an exchange, on the thread that ended it; at is that thread's
+// desk, where it has one that can go on at once.
+func (r *runner) ended(x *exchange, at *desk) {
 	if x.dispatch != 0 {
 		r.inFlight.Add(-1)
 	}
@@ -266,7 +270,7 @@ func (r *runner) ended(x *exchange) {
 	if x.ending != endingComplete || x.reply.status != 200 {
 		r.failedN.Add(1)
 	}
-	r.advance(x)
+	r.advance(x, at)
 	if x.phase == result.PhaseMeasure && x.dispatch != 0 {
 		// Last, so that what follows in the same session is counted before.
 		r.measuring.Add(-1)
@@ -384,7 +388,7 @@ func (r *runner) decode(all []*exchange) []result.Request {
 	var work sync.WaitGroup
 	for range min(runtime.NumCPU(), 1+len(all)/64) {
 		work.Go(func() {
-			d := decoder{request: r.cfg.Request, zero: r.zero}
+			d := decoder{request: r.cfg.Request}
 			for i := next.Add(1) - 1; i < int64(len(all)); i = next.Add(1) - 1 {
 				rows[i] = d.row(all[i])
 				r.arena.take(all[i])

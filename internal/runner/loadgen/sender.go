@@ -11,13 +11,13 @@ import (
 	"sbench/internal/result"
 )
 
-// sender is the one thread that writes requests. It takes what is due from the
+// sender is the one thread that keeps the schedule. It takes what is due from the
 // schedule and from the heap of what became due while the load runs: turns of
 // sessions, slots of a closed loop, requests to be written again.
 type sender struct {
 	r    *runner
 	wake int // eventfd
-	buf  []byte
+	desk desk
 
 	mu      sync.Mutex
 	dynamic dueHeap
@@ -51,6 +51,7 @@ func newSender(r *runner) (*sender, error) {
 		return nil, fmt.Errorf("create event descriptor: %w", err)
 	}
 	s := &sender{r: r, wake: fd, lead: longLead}
+	s.desk = desk{r: r, ended: func(x *exchange) { s.ended = append(s.ended, x) }}
 	if r.plan.Closed > 0 || r.plan.Workload.Prompts.Turns > 1 {
 		s.lead = shortLead
 	}
@@ -153,10 +154,10 @@ func (s *sender) run() {
 			s.sleep(limitPoll)
 			continue
 		}
-		s.buf = s.r.renderer.render(s.buf, &x.req, x.history())
+		s.desk.render(x)
 		s.until(x.due)
 		s.taken(x)
-		s.dispatch(x)
+		s.desk.dispatch(x)
 	}
 	s.cancelRest()
 	unix.Close(s.wake)
@@ -217,77 +218,6 @@ func (s *sender) until(deadline int64) {
 			nap(rest - s.r.spin)
 		}
 	}
-}
-
-// dispatch writes the rendered request on an idle connection, or begins a new one.
-func (s *sender) dispatch(x *exchange) {
-	r := s.r
-	now := r.now()
-	if x.dispatch == 0 {
-		x.dispatch = now
-		n := r.inFlight.Add(1)
-		if n > r.inFlightMax.Load() {
-			r.inFlightMax.Store(n)
-		}
-	}
-	if r.tls != nil {
-		r.tls.send(x, s.buf)
-		return
-	}
-	for !x.resent {
-		c := r.pool.take(now)
-		if c == nil {
-			break
-		}
-		x.conn, x.reused = now, c.used > 0
-		if s.send(c, x) {
-			r.refill()
-			return
-		}
-		// It died unnoticed; nothing was sent.
-		now = r.now()
-	}
-	s.connect(x)
-	r.refill()
-}
-
-// send writes on a connection that the sender owns. It returns false when the
-// connection was dead.
-func (s *sender) send(c *conn, x *exchange) bool {
-	x.attempt = s.r.now()
-	n, err := write(c.fd, s.buf)
-	if err != 0 && err != unix.EAGAIN {
-		c.state.Store(connDoomed)
-		if n == 0 {
-			return false
-		}
-		s.end(x, endingReset, err.Error())
-		return true
-	}
-	c.x = x
-	if n < len(s.buf) {
-		x.pending = append([]byte(nil), s.buf[n:]...)
-		c.want(true)
-	} else {
-		x.written = s.r.now()
-	}
-	c.state.Store(connBusy)
-	return true
-}
-
-// connect begins a connection for the exchange; its loop writes the request.
-func (s *sender) connect(x *exchange) {
-	x.pending = append([]byte(nil), s.buf...)
-	x.attempt, x.reused = s.r.now(), false
-	if err := s.r.begin(x); err != nil {
-		s.end(x, connectEnding(err), err.Error())
-	}
-}
-
-func (s *sender) end(x *exchange, how ending, why string) {
-	x.ending, x.why, x.end, x.pending = how, why, s.r.now(), nil
-	s.ended = append(s.ended, x)
-	s.r.ended(x)
 }
 
 // cancelRest accounts for what was not sent. What was due is the client's fault;

@@ -46,12 +46,12 @@ func (r *runner) startSlots() {
 		span = r.plan.Windows[0].Start / 2
 	}
 	for i := range n {
-		r.nextSession(&slot{closed: true}, r.zero+span*int64(i)/int64(n))
+		r.nextSession(&slot{closed: true}, r.zero+span*int64(i)/int64(n), nil)
 	}
 }
 
-// nextSession puts a slot's next session on the schedule.
-func (r *runner) nextSession(s *slot, due int64) {
+// nextSession begins a slot's next session, at that desk where it is due now.
+func (r *runner) nextSession(s *slot, due int64, at *desk) {
 	s.warmup = due-r.zero < r.plan.WarmupEnd
 	seq := r.plan.Measured
 	if s.warmup {
@@ -61,18 +61,27 @@ func (r *runner) nextSession(s *slot, due int64) {
 	s.rest = seq.Next()
 	r.slots.mu.Unlock()
 	s.history = nil
-	r.nextTurn(s, due)
+	x := r.nextTurn(s, due)
+	if at == nil || r.inFlight.Load() >= r.limit {
+		r.sender.push(x)
+		return
+	}
+	if x.phase == result.PhaseMeasure {
+		r.measuring.Add(1)
+	}
+	at.render(x)
+	at.dispatch(x)
 }
 
-// nextTurn puts the next turn of the slot's session on the schedule.
-func (r *runner) nextTurn(s *slot, due int64) {
+// nextTurn makes the next turn of the slot's session.
+func (r *runner) nextTurn(s *slot, due int64) *exchange {
 	x := &exchange{req: s.rest[0], due: due, slot: s}
 	s.rest = s.rest[1:]
 	x.window, x.phase = r.phaseAt(due - r.zero)
 	if s.warmup {
 		x.phase, x.req.Phase = result.PhaseWarmup, result.PhaseWarmup
 	}
-	r.sender.push(x)
+	return x
 }
 
 // phaseAt is the phase of a time on the plan's clock.
@@ -93,7 +102,7 @@ func (r *runner) phaseAt(at int64) (window int32, phase result.Phase) {
 
 // advance goes on with the session of an exchange that has ended. It runs on the
 // thread that ended it: what takes longer is left to follow.
-func (r *runner) advance(x *exchange) {
+func (r *runner) advance(x *exchange, at *desk) {
 	s := x.slot
 	if s == nil || r.sendingDone.Load() {
 		return
@@ -104,9 +113,9 @@ func (r *runner) advance(x *exchange) {
 		r.following.Add(1)
 		r.followers.push(x)
 	case s.closed && failed:
-		r.nextSession(s, x.end+failurePause)
+		r.nextSession(s, x.end+failurePause, nil)
 	case s.closed:
-		r.nextSession(s, x.end)
+		r.nextSession(s, x.end, at)
 	}
 }
 
@@ -128,7 +137,7 @@ func (r *runner) follow(ctx context.Context) {
 		readAnswer(&parser, x, body)
 		x.followed.Store(true)
 		s.history = append(s.history, message{"user", user}, message{"assistant", escape(text)})
-		r.nextTurn(s, x.end+int64(r.plan.ThinkTime))
+		r.sender.push(r.nextTurn(s, x.end+int64(r.plan.ThinkTime)))
 		r.following.Add(-1)
 	}
 }

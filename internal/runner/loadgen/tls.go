@@ -136,7 +136,7 @@ func (t *tlsTransport) end(x *exchange, how ending, why string) {
 	t.mu.Lock()
 	t.ended = append(t.ended, x)
 	t.mu.Unlock()
-	t.r.ended(x)
+	t.r.ended(x, nil)
 }
 
 // serve carries one exchange after the other until the connection ends.
