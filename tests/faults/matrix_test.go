@@ -1,0 +1,380 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"sbench/internal/devcluster"
+	"sbench/internal/lifecycle"
+	"sbench/internal/setting"
+	"sbench/internal/store"
+	"sbench/internal/submit"
+	"sbench/internal/track"
+)
+
+// envRuns is how many runs the matrix has; without it, the short form.
+const envRuns = "SBENCH_KILL_RUNS"
+
+// shortRuns end in a minute or two.
+const shortRuns = 36
+
+// failpoints are the numbered steps between which the daemon is killed.
+var failpoints = []string{
+	submit.FailFrozen, submit.FailCommitted, submit.FailTrying, submit.FailSubmitted, submit.FailHeld, submit.FailReleased,
+	track.FailObserved, track.FailApplied, track.FailSettled,
+}
+
+// TestKillMatrix: with everything failing under it, the daemon loses no run,
+// measures none twice and counts none twice.
+func TestKillMatrix(t *testing.T) {
+	if testing.Short() {
+		t.Skip("brings a cluster up: left out with -short")
+	}
+	runs := shortRuns
+	if text := os.Getenv(envRuns); text != "" {
+		var err error
+		if runs, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := newMatrix(t)
+	sweep := m.submit(runs)
+	ctx, stop := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	wait.Go(func() { m.superviseDaemon(ctx) })
+	wait.Go(func() { m.breakThings(ctx) })
+	m.await(sweep, runs, runs*8/10, time.Duration(runs)*2*time.Second+3*time.Minute)
+	stop()
+	wait.Wait()
+	m.repair()
+	calm, stopCalm := context.WithCancel(t.Context())
+	wait.Go(func() { m.daemonOnce(calm, "", 0) })
+	m.await(sweep, runs, runs, time.Duration(runs)*time.Second+4*time.Minute)
+	stopCalm()
+	wait.Wait()
+	m.report(sweep, runs)
+}
+
+type matrix struct {
+	*testing.T
+	dir     string
+	cluster *devcluster.Cluster
+	store   *store.Store
+	mu      sync.Mutex
+	killed  map[string]int
+	log     *os.File
+}
+
+func newMatrix(t *testing.T) *matrix {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "sbf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &matrix{T: t, dir: dir, killed: map[string]int{}}
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sbenchd", "sbench-runner"} {
+		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m.log, err = os.Create(filepath.Join(dir, "sbenchd.log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.log.Close()
+		if err := devcluster.Stop(context.Background(), filepath.Join(dir, "c"), true); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the daemon's log is %s", m.log.Name())
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	m.cluster, err = devcluster.Up(t.Context(), devcluster.Options{
+		Dir: filepath.Join(dir, "c"), Nodes: devcluster.Nodes{CPU: 4}, NoDaemon: true, Binaries: bin,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.store, err = store.Open(t.Context(), m.cluster.DSN()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.store.Close)
+	if err := m.store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// submit stores a sweep of that many runs, with a budget that chaos cannot spend.
+func (m *matrix) submit(runs int) int64 {
+	m.Helper()
+	const settings = 6
+	n := store.NewSweep{
+		Name: "kill", UserName: "ada", UID: os.Getuid(), Site: m.cluster.Name(), HardwareClass: "emulated", File: "x",
+		Budget: lifecycle.Budget{Attempts: 50, Free: 100},
+	}
+	for i := range settings {
+		s := setting.Default()
+		s.Model.Name = "quick"
+		s.Hardware.GPU, s.Hardware.GPUs, s.Hardware.Placement = "cpu-x86", 0, setting.PlacementGPU
+		s.Workload.Seed = int64(i)
+		s.Workload.Duration = 2 * time.Second
+		s.Normalize()
+		n.Settings = append(n.Settings, store.NewSetting{
+			Hash: s.Hash(), SeriesHash: s.SeriesHash(), CanonicalSpec: s.Canonical(), Setting: s, Repeats: (runs + settings - 1 - i) / settings,
+		})
+	}
+	id, _, err := m.store.CreateSweep(m.Context(), n)
+	if err != nil {
+		m.Fatal(err)
+	}
+	return id
+}
+
+// superviseDaemon starts the daemon again whenever it dies: at each failpoint in
+// turn, and between them after a random while, two at a time now and then.
+func (m *matrix) superviseDaemon(ctx context.Context) {
+	for i := 0; ctx.Err() == nil; i++ {
+		point := failpoints[i/2%len(failpoints)]
+		if i%2 == 0 {
+			m.daemonOnce(ctx, point, 12*time.Second)
+			continue
+		}
+		var both sync.WaitGroup
+		for range 1 + i/2%2 {
+			both.Go(func() { m.daemonOnce(ctx, "", time.Duration(1000+rand.IntN(4000))*time.Millisecond) })
+		}
+		both.Wait()
+	}
+}
+
+// daemonOnce runs a daemon until it dies, or for at most so long, and then kills it.
+func (m *matrix) daemonOnce(ctx context.Context, failpoint string, most time.Duration) {
+	cmd := exec.Command(filepath.Join(m.dir, "bin", "sbenchd"))
+	cmd.Env = append(m.cluster.Environ(), envDSN+"="+m.cluster.DSN(), envSite+"="+m.cluster.SiteFile(),
+		envRunner+"="+filepath.Join(m.dir, "bin", "sbench-runner"), envFailpoint+"="+failpoint)
+	cmd.Stderr = m.log
+	if err := cmd.Start(); err != nil {
+		m.Error(err)
+		return
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	var timer <-chan time.Time
+	if most > 0 {
+		timer = time.After(most)
+	}
+	select {
+	case err := <-done:
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled() {
+			m.count("daemon at " + failpoint)
+		}
+		return
+	case <-timer:
+		m.count("daemon at random")
+	case <-ctx.Done():
+	}
+	_ = cmd.Process.Kill()
+	<-done
+}
+
+func (m *matrix) count(what string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.killed[what]++
+}
+
+// breakThings kills and stops what is under the daemon, one thing at a time.
+func (m *matrix) breakThings(ctx context.Context) {
+	pause := func(least, most time.Duration) bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(least + rand.N(most-least)):
+			return true
+		}
+	}
+	for i := 0; pause(4*time.Second, 8*time.Second); i++ {
+		switch name := []string{"slurmctld", "cpu1", "slurmdbd", "postgres", "slurmctld stopped", "cpu2"}[i%6]; name {
+		case "slurmctld stopped":
+			if m.cluster.Kill("slurmctld", syscall.SIGSTOP) == nil {
+				m.count("slurmctld stopped")
+				pause(12*time.Second, 20*time.Second)
+				_ = m.cluster.Kill("slurmctld", syscall.SIGCONT)
+			}
+		default:
+			if err := m.cluster.Kill(name, syscall.SIGKILL); err != nil {
+				m.Logf("kill %s: %v", name, err)
+				continue
+			}
+			m.count(strings.TrimRight(name, "12"))
+			pause(500*time.Millisecond, 4*time.Second)
+			m.restart(name)
+		}
+	}
+}
+
+func (m *matrix) restart(name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.Context()), time.Minute)
+	defer cancel()
+	if err := m.cluster.Restart(ctx, name); err != nil {
+		m.Logf("restart %s: %v", name, err)
+	}
+}
+
+// repair starts what is not there.
+func (m *matrix) repair() {
+	_ = m.cluster.Kill("slurmctld", syscall.SIGCONT)
+	for _, name := range []string{"postgres", "slurmdbd", "slurmctld", "cpu1", "cpu2", "cpu3", "cpu4"} {
+		if !m.cluster.Alive(name) {
+			m.restart(name)
+		}
+	}
+}
+
+// await waits until so many runs are terminal.
+func (m *matrix) await(sweep int64, runs, want int, most time.Duration) {
+	m.Helper()
+	deadline := time.Now().Add(most)
+	last := ""
+	for {
+		states, err := m.states(sweep)
+		ended := 0
+		for state, n := range states {
+			if state.Terminal() {
+				ended += n
+			}
+		}
+		if text := fmt.Sprint(states); err == nil && text != last {
+			last = text
+		}
+		if err == nil && ended >= want {
+			return
+		}
+		if time.Now().After(deadline) {
+			m.Fatalf("%d of %d runs have ended in time: %s, %v", ended, runs, last, err)
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+}
+
+func (m *matrix) states(sweep int64) (map[lifecycle.RunState]int, error) {
+	ctx, cancel := context.WithTimeout(m.Context(), 5*time.Second)
+	defer cancel()
+	list, err := m.store.RunsOfSweep(ctx, sweep, nil)
+	states := map[lifecycle.RunState]int{}
+	for _, r := range list {
+		states[r.State]++
+	}
+	return states, err
+}
+
+// report counts, prints the table and judges.
+func (m *matrix) report(sweep int64, runs int) {
+	m.Helper()
+	states, err := m.states(sweep)
+	if err != nil {
+		m.Fatal(err)
+	}
+	lost := runs - states[lifecycle.RunComplete]
+	sealed, duplicated := m.ledger()
+	counted, double := m.counted(sweep)
+	var out bytes.Buffer
+	fmt.Fprintln(&out)
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "KILLED\tTIMES")
+	for _, what := range slices.Sorted(keys(m.killed)) {
+		fmt.Fprintf(w, "%s\t%d\n", what, m.killed[what])
+	}
+	w.Flush()
+	fmt.Fprintf(&out, "attempts sealed %d, results counted %d, states %v\n", sealed, counted, states)
+	fmt.Fprintf(&out, "runs %d lost %d duplicated %d double-counted %d\n", runs, lost, duplicated, double)
+	fmt.Print(out.String())
+	if lost+duplicated+double > 0 {
+		m.Error("see above")
+	}
+}
+
+func keys(m map[string]int) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// ledger counts what the runners say that they sealed, and the runs that were
+// measured again although their first measurement was there.
+func (m *matrix) ledger() (sealed, duplicated int) {
+	m.Helper()
+	f, err := os.Open(filepath.Join(m.dir, "c", "results", ledger))
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer f.Close()
+	measured := map[string]int{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		sealed++
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 4 && fields[3] == string(lifecycle.ExitMeasured) {
+			if measured[fields[0]]++; measured[fields[0]] == 2 {
+				duplicated++
+				m.Logf("measured twice: run %s", fields[0])
+			}
+		}
+	}
+	return sealed, duplicated
+}
+
+// counted sums the n_valid of the sweep's settings, and how many are more than
+// there were runs.
+func (m *matrix) counted(sweep int64) (valid, double int) {
+	m.Helper()
+	settings, err := m.store.SettingViews(m.Context(), sweep)
+	if err != nil {
+		m.Fatal(err)
+	}
+	for _, s := range settings {
+		results, err := m.store.Results(m.Context(), store.SettingKey{SweepID: sweep, SettingHash: s.SettingHash})
+		if err != nil {
+			m.Fatal(err)
+		}
+		seen := map[int64]bool{}
+		for _, r := range results {
+			if seen[r.RunID] {
+				double++
+			}
+			seen[r.RunID] = true
+		}
+		valid += len(results)
+	}
+	return valid, double
+}
