@@ -22,8 +22,16 @@ func command(t *testing.T, dir, name, script string) {
 
 func TestClient_EnvironmentIsScrubbed(t *testing.T) {
 	for _, kv := range [][2]string{
-		{"SBATCH_PARTITION", "debug"}, {"SLURM_CPU_BIND", "cores"}, {"SQUEUE_FORMAT", "%i"}, {"SACCT_FORMAT", "jobid"}, {"SLURM_CLUSTERS", "other"},
-		{"SALLOC_QOS", "x"}, {"TZ", "Asia/Kolkata"}, {"LC_ALL", "C"}, {"SECRET_TOKEN", "x"}, {"SLURM_CONF", "/etc/other.conf"},
+		{"SBATCH_PARTITION", "debug"},
+		{"SLURM_CPU_BIND", "cores"},
+		{"SQUEUE_FORMAT", "%i"},
+		{"SACCT_FORMAT", "jobid"},
+		{"SLURM_CLUSTERS", "other"},
+		{"SALLOC_QOS", "x"},
+		{"TZ", "Asia/Kolkata"},
+		{"LC_ALL", "C"},
+		{"SECRET_TOKEN", "x"},
+		{"SLURM_CONF", "/etc/other.conf"},
 	} {
 		t.Setenv(kv[0], kv[1])
 	}
@@ -172,8 +180,11 @@ func TestClient_Find(t *testing.T) {
 		fails         bool
 	}{
 		"in the queue": {"printf '" + queueRow("sb-x", "RUNNING") + queueRow("sb-x", "COMPLETED") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(1000)}}, false},
-		"ended before squeue was asked": {"true", "printf '" + record("sb-x", "COMPLETED", "n1", "10") + "'", Known,
-			[]Found{{JobID: 7, Submit: at(1000), Ended: true}}, false},
+		"ended before squeue was asked": {
+			"true", "printf '" + record("sb-x", "COMPLETED", "n1", "10") + "'", Known,
+			[]Found{{JobID: 7, Submit: at(1000), Ended: true}},
+			false,
+		},
 		"nowhere":                  {"true", "true", Gone, nil, false},
 		"another job":              {"printf '" + queueRow("sb-xy", "RUNNING") + "'", "true", Gone, nil, false},
 		"no accounting":            {"true", "echo 'Slurm accounting storage is disabled' >&2; exit 1", Gone, nil, false},

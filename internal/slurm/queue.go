@@ -26,8 +26,17 @@ type Job struct {
 
 // queueColumns are squeue's format letters and our names for them.
 var queueColumns = []struct{ letter, name string }{
-	{"%F", "array"}, {"%A", "raw"}, {"%K", "tasks"}, {"%T", "state"}, {"%V", "submit"}, {"%S", "start"},
-	{"%N", "nodes"}, {"%u", "user"}, {"%r", "reason"}, {"%k", "comment"}, {"%j", "name"},
+	{"%F", "array"},
+	{"%A", "raw"},
+	{"%K", "tasks"},
+	{"%T", "state"},
+	{"%V", "submit"},
+	{"%S", "start"},
+	{"%N", "nodes"},
+	{"%u", "user"},
+	{"%r", "reason"},
+	{"%k", "comment"},
+	{"%j", "name"},
 }
 
 // Queue is what the controller knows of our user's jobs, ended ones included

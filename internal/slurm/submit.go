@@ -27,8 +27,9 @@ func (o Outcome) String() string {
 		return "created"
 	case Refused:
 		return "refused"
+	default:
+		return "ambiguous"
 	}
-	return "ambiguous"
 }
 
 // Submission is the answer of sbatch.

@@ -301,8 +301,9 @@ func words(s slurm.State) string {
 		return ""
 	case slurm.Cancelled:
 		return "cancelled in Slurm"
+	default:
+		return "Slurm says " + string(s)
 	}
-	return "Slurm says " + string(s)
 }
 
 // observed notes what squeue says of an allocation, if it is news.

@@ -259,8 +259,9 @@ func because(a store.Allocation) string {
 		return " (the time limit was reached)"
 	case lifecycle.CauseUser:
 		return " (cancelled in Slurm)"
+	default:
+		return ""
 	}
-	return ""
 }
 
 func (v *verdicts) lose(r store.TrackedRun, s *start, rr batch.RunRecord, reason string) store.NewAttempt {

@@ -246,15 +246,6 @@ func (w *world) collect(run, raw int64, restart, task int, class lifecycle.ExitC
 	}
 }
 
-func (w *world) state(run int64) lifecycle.RunState {
-	w.Helper()
-	r, err := w.store.Run(w.Context(), run)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return r.State
-}
-
 func (w *world) expect(run int64, want lifecycle.RunState) {
 	w.Helper()
 	if got, err := w.store.Run(w.Context(), run); err != nil || got.State != want {

@@ -138,8 +138,9 @@ func causeOf(s slurm.State) lifecycle.Cause {
 		return lifecycle.CauseNode
 	case slurm.Timeout, slurm.Deadline:
 		return lifecycle.CauseTimeLimit
+	default:
+		return lifecycle.CauseNone
 	}
-	return lifecycle.CauseNone
 }
 
 // mayComeBack reports whether Slurm may requeue what ended in the state.
