@@ -147,6 +147,54 @@ func TestParseAccounting_Captured(t *testing.T) {
 	}
 }
 
+const synthetic = "../slurm-synthetic"
+
+// Written by hand: what other versions say.
+func TestParseAccounting_Synthetic(t *testing.T) {
+	a := parseAccounting(capture(t, synthetic+"/sacct.out"), accountingColumns)
+	if len(a.Skipped) != 1 || !strings.Contains(a.Skipped[0].Row, "sb-cut") {
+		t.Errorf("skipped %v", a.Skipped)
+	}
+	type view struct {
+		Phase Phase
+		Ended bool
+		Exit  [2]int
+		Nodes int
+		GPUs  int
+	}
+	got := map[int64]view{}
+	for _, r := range a.Records {
+		got[r.Raw] = view{r.State.RecordPhase(), r.Ended(), [2]int{r.ExitCode, r.ExitSignal}, len(r.Nodes), r.GPUs}
+	}
+	want := map[int64]view{
+		60: {PhaseEnded, true, [2]int{}, 2, 0}, 61: {PhaseEnded, true, [2]int{}, 1, 0}, 70: {PhaseEnded, true, [2]int{137, 0}, 3, 0},
+		71: {PhaseEnded, true, [2]int{1, 0}, 2, 0}, 72: {PhaseEnded, true, [2]int{0, 125}, 1, 1}, 73: {PhaseEnded, true, [2]int{}, 0, 0},
+		75: {PhaseEnded, false, [2]int{}, 1, 0}, 76: {PhaseEnded, true, [2]int{1, 0}, 0, 0}, 77: {PhaseEnded, true, [2]int{}, 1, 0},
+		78: {PhaseEnded, true, [2]int{}, 1, 0}, 79: {PhaseUnknown, false, [2]int{}, 0, 0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParseQueue_Synthetic(t *testing.T) {
+	q := parseQueue(capture(t, synthetic+"/squeue.out"), queueNames())
+	if len(q.Skipped) != 1 || !strings.Contains(q.Skipped[0].Row, "sb-cut") {
+		t.Errorf("skipped %v", q.Skipped)
+	}
+	got := map[int64]Phase{}
+	for _, j := range q.Jobs {
+		got[j.Raw] = j.State.Phase()
+	}
+	want := map[int64]Phase{80: PhaseWaiting, 81: PhaseWaiting, 83: PhaseHolding, 84: PhaseWaiting, 86: PhaseUnknown, 87: PhaseHolding}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if text, stuck := Explain(q.Jobs[1].Reason); !stuck || text == "" {
+		t.Errorf("%q %v", text, stuck)
+	}
+}
+
 func TestParseSteps_Captured(t *testing.T) {
 	steps := parseSteps(capture(t, "sacct-steps-ended.out"), stepColumns)
 	var got []Step

@@ -28,8 +28,8 @@ type skips []Skipped
 
 func (s *skips) add(row string, err error) {
 	if len(*s) < maxSkipped {
-		if len(row) > 300 {
-			row = row[:300]
+		if len(row) > 700 {
+			row = row[:300] + "…" + row[len(row)-300:] // the name is last
 		}
 		*s = append(*s, Skipped{strings.ToValidUTF8(row, "\uFFFD"), err})
 	}
