@@ -12,13 +12,16 @@
 //     dead, when Slurm refuses the batch. It writes every state of a batch up to
 //     released.
 //   - tracking ([ActorTrack]) follows the allocations: submitted, provisioning,
-//     running, and back to submitted when Slurm requeues. It decides about what
-//     has no manifest: a run whose allocation ended unsealed gets a lost attempt
-//     and goes where [Judge] says; a run that was never started goes back to
-//     pending at no cost; a cancelled one to cancelled. It ends tasks and batches.
-//   - collection ([ActorCollect]) ingests sealed manifests and moves their runs
-//     where [Judge] says. A measured attempt that arrives late still completes
-//     its run, whatever was decided in between.
+//     running, and back to submitted when Slurm requeues. When a task has ended
+//     it settles its runs: one that was started and sealed nothing gets a lost
+//     attempt, and whatever was tried goes where [Judge] says; a run that was
+//     never started goes back to pending at no cost, a cancelled one to
+//     cancelled. It ends tasks and batches.
+//   - collection ([ActorCollect]) ingests sealed manifests. A run in Slurm it
+//     moves to complete or dead at once and leaves the rest to tracking: a
+//     requeued task may run it again, and why an attempt was cut short is known
+//     only when its allocation has ended. A run that has left Slurm goes where
+//     [Judge] says: a measured attempt that arrives late still completes it.
 //
 // Judge is a function of the set of attempts, never of the order in which they
 // became known, so late, duplicated and reordered observations end alike.
