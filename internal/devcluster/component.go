@@ -61,7 +61,7 @@ func (c *Cluster) components() []component {
 	}
 	if !c.opts.NoDatabase {
 		list = append(list, component{
-			name: "postgres", argv: c.postgresServer(), ready: c.dials("unix", c.path("run", "pg", ".s.PGSQL.5432")),
+			name: "postgres", argv: c.postgresServer(), ready: c.postgresAnswers,
 			stopSignal: syscall.SIGINT, grace: 10 * time.Second, // SIGTERM would wait for the clients
 		})
 	}

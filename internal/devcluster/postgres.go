@@ -117,19 +117,38 @@ func (c *Cluster) startPostgres(ctx context.Context, progress func(string)) erro
 		return err
 	}
 	err = await(ctx, "PostgreSQL", func(ctx context.Context) error {
-		cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-X", "-q", "-h", c.path("run", "pg"), "-U", "sbench", "-d", "postgres",
-			"-c", "CREATE DATABASE sbench")
-		cmd.Env = c.daemonEnv()
-		out, err := cmd.CombinedOutput()
-		if err == nil || strings.Contains(string(out), "already exists") {
+		out, err := c.psql(ctx, bin, "CREATE DATABASE sbench")
+		if err == nil || strings.Contains(out, "already exists") {
 			return nil
 		}
-		return fmt.Errorf("create the database: %w: %s", err, lastLines(out))
+		return fmt.Errorf("create the database: %w: %s", err, out)
 	})
 	if err == nil {
 		progress("PostgreSQL answers")
 	}
 	return err
+}
+
+// postgresAnswers asks for a row: after a kill -9 the socket is there well before
+// the recovery is over.
+func (c *Cluster) postgresAnswers(ctx context.Context) error {
+	bin, err := postgresDir()
+	if err != nil {
+		return fatalError{err}
+	}
+	if out, err := c.psql(ctx, bin, "SELECT 1"); err != nil {
+		return fmt.Errorf("ask PostgreSQL: %w: %s", err, out)
+	}
+	return nil
+}
+
+// psql runs a statement in the database that is always there, and returns the
+// last lines of what it printed.
+func (c *Cluster) psql(ctx context.Context, bin, statement string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "psql"), "-X", "-q", "-h", c.path("run", "pg"), "-U", "sbench", "-d", "postgres", "-c", statement)
+	cmd.Env = c.daemonEnv()
+	out, err := cmd.CombinedOutput()
+	return lastLines(out), err
 }
 
 // initPostgres works under another name first, so that an interrupted attempt
