@@ -159,6 +159,7 @@ func (l *lab) seal(m result.Manifest, ttft func(i int) int64, change ...func(*re
 	if m.ExitClass == lifecycle.ExitMeasured {
 		rows := requests(l.requests, ttft)
 		window := metrics.Compute(rows, result.Window{OfferedRate: 10, End: 100e9}, nil)
+		window.Histograms = nil // their encoding is slow, and nothing here reads them
 		r := result.Result{
 			Attempt: m.Attempt, Valid: m.Valid, EnvVerified: m.EnvVerified, MetricsVersion: result.MetricsVersion, PlanHash: "plan",
 			Metrics: window.Metrics, NullReasons: window.NullReasons, Fingerprint: []byte(`{"version":1}`),
