@@ -110,6 +110,8 @@ func (m *memory) Cancel(_ context.Context, ids ...string) error {
 	return nil
 }
 
+func (m *memory) Release(context.Context, int64) error { return nil }
+
 func (m *memory) ReleaseTasks(context.Context, int64, ...int) error { return nil }
 
 func (m *memory) pass(d time.Duration) {

@@ -96,7 +96,7 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 		v.strayTasks(tasks, c.toEnded, token)
 		views[token] = v
 	}
-	return errors.Join(t.explain(ctx, batches, views), t.release(ctx, batches, c), t.cancel(ctx, batches, views))
+	return errors.Join(t.explain(ctx, batches, views), t.release(ctx, batches, c), t.releaseAgain(ctx, batches, views, tasks), t.cancel(ctx, batches, views))
 }
 
 // records asks sacct where something depends on it. answered is false where
@@ -268,6 +268,29 @@ func (t *Tracker) release(ctx context.Context, batches map[string]store.Batch, c
 		}
 		t.Log.WarnContext(ctx, "releasing tasks that Slurm could not launch", "token", token, "job", *batches[token].JobID, "tasks", len(tasks))
 		errs = append(errs, t.Cluster.ReleaseTasks(ctx, *batches[token].JobID, tasks...))
+	}
+	return errors.Join(errs...)
+}
+
+// mostReleases is how often a job that is held again is released.
+const mostReleases = 3
+
+// releaseAgain releases jobs that are held although we have released them: a
+// controller that crashed has forgotten it. Where anything of the job has begun,
+// or after some tries, somebody else holds it and is left to it.
+func (t *Tracker) releaseAgain(ctx context.Context, batches map[string]store.Batch, views map[string]view, tasks []store.OpenTasks) error {
+	var errs []error
+	for _, open := range tasks {
+		b, v := batches[open.Token], views[open.Token]
+		if b.State != lifecycle.BatchReleased || len(open.Waiting) != b.NTasks || !v.heldWhole() || t.reheld[b.Token] >= mostReleases {
+			continue
+		}
+		if now := t.Now(); now.Sub(t.released[b.Token]) >= releaseEvery {
+			t.released[b.Token] = now
+			t.reheld[b.Token]++
+			t.Log.WarnContext(ctx, "releasing a job that is held again", "token", b.Token, "job", *b.JobID)
+			errs = append(errs, t.Cluster.Release(ctx, *b.JobID))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -28,6 +28,7 @@ type cluster interface {
 	Accounting(ctx context.Context, q slurm.AccountingQuery) (slurm.Accounting, error)
 	Steps(ctx context.Context, since time.Time, raw ...int64) ([]slurm.Step, error)
 	Cancel(ctx context.Context, ids ...string) error
+	Release(ctx context.Context, job int64) error
 	ReleaseTasks(ctx context.Context, array int64, tasks ...int) error
 }
 
@@ -91,6 +92,7 @@ type Tracker struct {
 	asked      time.Time                   // when sacct last answered
 	noRecords  bool                        // the cluster keeps no accounting
 	lastSteps  time.Time
+	reheld     map[string]int // how often a batch was released again
 	lastReason map[string]string
 }
 
@@ -118,7 +120,7 @@ func New(c Config) *Tracker {
 	c.Log = c.Log.With("service", "track", "site", c.Site.Name)
 	return &Tracker{
 		Config: c, since: map[store.TaskKey]time.Time{}, seen: map[allocationKey]string{},
-		cancelled: map[string]time.Time{}, launches: map[store.TaskKey]int{}, released: map[string]time.Time{}, lastReason: map[string]string{},
+		cancelled: map[string]time.Time{}, launches: map[store.TaskKey]int{}, released: map[string]time.Time{}, reheld: map[string]int{}, lastReason: map[string]string{},
 	}
 }
 
@@ -190,6 +192,7 @@ func (t *Tracker) Tick(ctx context.Context) error {
 		t.Log.InfoContext(ctx, "batch ended", "token", token)
 		delete(t.cancelled, token)
 		delete(t.released, token)
+		delete(t.reheld, token)
 		delete(t.lastReason, token)
 	}
 	return errors.Join(append(errs, err, t.steps(ctx))...)

@@ -698,6 +698,29 @@ func TestTick_LaunchFailed(t *testing.T) {
 	}
 }
 
+// A controller that crashed after the release has forgotten it.
+func TestTick_HeldAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1)
+	if err := w.client.Hold(t.Context(), w.job); err != nil {
+		t.Fatal(err)
+	}
+	w.tick()
+	if w.cluster.Jobs()[0].Held {
+		t.Error("the job is still held")
+	}
+	// Once something has begun, whoever holds the rest means it.
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	if err := w.client.Hold(t.Context(), w.job); err != nil {
+		t.Fatal(err)
+	}
+	w.ticks()
+	if !w.cluster.Jobs()[0].Held {
+		t.Error("a job that somebody holds was released")
+	}
+}
+
 // A controller that forgot a task's end brings it back: its runs are decided.
 func TestTick_EndedTaskComesBack(t *testing.T) {
 	t.Parallel()

@@ -116,6 +116,12 @@ func (v view) reason() (text string, stuck bool) {
 	return text, false
 }
 
+// heldWhole reports whether all there is of the job waits, held as by sbatch --hold.
+func (v view) heldWhole() bool {
+	return len(v.waiting) > 0 && len(v.holding)+len(v.ended) == 0 && v.whole == nil &&
+		!slices.ContainsFunc(v.waiting, func(j slurm.Job) bool { return !strings.Contains(j.Reason, "JobHeldUser") })
+}
+
 // endedRow is the row that says that a task has ended.
 func (v view) endedRow(index int) (slurm.Job, bool) {
 	if j, ok := v.ended[index]; ok {
