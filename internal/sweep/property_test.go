@@ -217,6 +217,9 @@ func TestExpand_Repeatable(t *testing.T) {
 
 // TestParse_Bombs: hostile files are answered quickly.
 func TestParse_Bombs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes many seconds of CPU time")
+	}
 	plain := string(read(t, "testdata/plain.yaml"))
 	fill := func(line func(i int) string) string {
 		var b strings.Builder
