@@ -62,7 +62,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 			status = exitFailed
 		}
 	}()
-	root := newRootCommand(a)
+	root := newRootCommand(a) //nolint:contextcheck // each command takes cobra's own, which ExecuteContext sets
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)

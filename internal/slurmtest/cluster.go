@@ -253,7 +253,7 @@ func (c *Cluster) update(do func(*state)) {
 
 // withState holds the lock of the state while do changes it.
 func withState(dir string, do func(*state) error) error {
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the directory is the test's own
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func withState(dir string, do func(*state) error) error {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return err
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "state.json")) //nolint:gosec // the directory is the test's own
+	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
 	if err != nil {
 		return err
 	}
@@ -281,8 +281,8 @@ func writeState(dir string, s *state) error {
 		return err
 	}
 	tmp := filepath.Join(dir, "state.json.new")
-	if err := os.WriteFile(tmp, b, 0o600); err != nil { //nolint:gosec // the directory is the test's own
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, filepath.Join(dir, "state.json")) //nolint:gosec // the directory is the test's own
+	return os.Rename(tmp, filepath.Join(dir, "state.json"))
 }

@@ -37,7 +37,8 @@ func TestParser_Shapes(t *testing.T) {
 		"usage nulls":  {`{"usage":{"prompt_tokens":null,"prompt_tokens_details":null}}`, Chunk{HasUsage: true, Usage: Usage{-1, -1, -1, -1}}, true},
 		"usage details": {
 			`{"usage":{"prompt_tokens":9,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":7},"completion_tokens_details":{"reasoning_tokens":6}}}`,
-			Chunk{HasUsage: true, Usage: Usage{9, 8, 7, 6}}, true,
+			Chunk{HasUsage: true, Usage: Usage{9, 8, 7, 6}},
+			true,
 		},
 		"usage negative": {`{"usage":{"prompt_tokens":-1}}`, Chunk{}, false},
 		"usage fraction": {`{"usage":{"prompt_tokens":1.5}}`, Chunk{}, false},

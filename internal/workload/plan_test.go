@@ -109,17 +109,32 @@ func TestArrivals_Distributions(t *testing.T) {
 		cdf        func(float64) float64
 	}{
 		{"constant", setting.Arrival{Process: setting.ProcessConstant, Rate: rate}, 0, [2]float64{0, 0.01}, nil},
-		{"poisson", setting.Arrival{Process: setting.ProcessPoisson, Rate: rate}, 1, [2]float64{0.75, 1.25},
-			func(x float64) float64 { return 1 - math.Exp(-rate*x) }},
-		{"gamma 1", setting.Arrival{Process: setting.ProcessGamma, Rate: rate, Burstiness: 1}, 1, [2]float64{0.75, 1.25},
-			func(x float64) float64 { return 1 - math.Exp(-rate*x) }},
+		{
+			"poisson",
+			setting.Arrival{Process: setting.ProcessPoisson, Rate: rate},
+			1,
+			[2]float64{0.75, 1.25},
+			func(x float64) float64 { return 1 - math.Exp(-rate*x) },
+		},
+		{
+			"gamma 1",
+			setting.Arrival{Process: setting.ProcessGamma, Rate: rate, Burstiness: 1},
+			1,
+			[2]float64{0.75, 1.25},
+			func(x float64) float64 { return 1 - math.Exp(-rate*x) },
+		},
 		{"gamma 0.25", setting.Arrival{Process: setting.ProcessGamma, Rate: rate, Burstiness: 0.25}, 2, [2]float64{2.8, 5.2}, nil},
-		{"gamma 4", setting.Arrival{Process: setting.ProcessGamma, Rate: rate, Burstiness: 4}, 0.5, [2]float64{0.18, 0.36},
+		{
+			"gamma 4",
+			setting.Arrival{Process: setting.ProcessGamma, Rate: rate, Burstiness: 4},
+			0.5,
+			[2]float64{0.18, 0.36},
 			// Erlang of order 4.
 			func(x float64) float64 {
 				y := 4 * rate * x
 				return 1 - math.Exp(-y)*(1+y+y*y/2+y*y*y/6)
-			}},
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -258,12 +258,12 @@ func (l *loop) connected(c *conn) {
 
 // connectEnding tells the server's refusal from this machine's limits.
 func connectEnding(err error) ending {
-	var errno unix.Errno
-	_ = errors.As(err, &errno)
-	switch errno {
-	case unix.EADDRNOTAVAIL, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
-		return endingLimit
-	case unix.ETIMEDOUT:
+	for _, limit := range []error{unix.EADDRNOTAVAIL, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, limit) {
+			return endingLimit
+		}
+	}
+	if errors.Is(err, unix.ETIMEDOUT) {
 		return endingTimeoutConnect
 	}
 	return endingConnect
