@@ -75,6 +75,10 @@ fuzz: ## every fuzz target for FUZZTIME each
 bench: deps build ## the figures of docs/performance.md, one per line: name value target
 	@scripts/bench.sh
 
+.PHONY: bench-load
+bench-load: build ## the figures of the load generator, beside bare programs in the same run
+	@scripts/bench-load.sh
+
 .PHONY: drift
 drift: ## every injected difference must be refused, every harmless one allowed
 	@set -o pipefail; $(GO) test -count=1 -v -run '^TestDriftMatrix$$' ./internal/runner | \

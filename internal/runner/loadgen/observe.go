@@ -29,7 +29,7 @@ type observer struct {
 	memoryLimit int64
 	begin, end  *snapshot
 	ports       *int
-	inFlight    []sample // every sampleInterval from the first window's start
+	inFlight    []sample // of the present load point
 	stoppedWhy  string
 	judged      int // load points judged so far
 	rows        []result.Request
@@ -166,9 +166,7 @@ func (o *observer) ladder(at int64) {
 	}
 	w := windows[o.judged]
 	if at >= w.Start && at < w.End {
-		if n := len(o.inFlight); n == 0 || at-o.inFlight[n-1].at >= int64(sampleInterval) {
-			o.inFlight = append(o.inFlight, sample{at: at, n: o.r.inFlight.Load()})
-		}
+		o.inFlight = append(o.inFlight, sample{at: at, n: o.r.inFlight.Load()})
 	}
 	if at < w.End {
 		return

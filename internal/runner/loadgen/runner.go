@@ -157,7 +157,7 @@ func (r *runner) preopen() int {
 	for _, w := range r.plan.Windows {
 		rate = max(rate, w.Rate)
 	}
-	return int(min(max(8, math.Ceil(2*rate)), 256, float64(r.limit)))
+	return int(min(max(8, math.Ceil(2*rate)), 1024, float64(r.limit)))
 }
 
 // run starts the threads, waits for the plan's end, and collects.

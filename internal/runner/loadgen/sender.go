@@ -28,6 +28,9 @@ type sender struct {
 	lead    int64
 	blocked int64 // since when the limit holds requests back; 0 where it does not
 	atLimit int64
+
+	realtime bool
+	inTime   int // requests in time since it was behind
 }
 
 // dueHeap is a heap of exchanges by due time.
@@ -133,7 +136,8 @@ func (s *sender) run() {
 	runtime.LockOSThread()
 	s.r.prepareThread()
 	if s.r.spin == 0 {
-		s.r.realtime.Store(promptSender())
+		s.realtime = promptSender(true)
+		s.r.realtime.Store(s.realtime)
 	}
 	for !s.r.sendingDone.Load() {
 		x := s.first()
@@ -154,6 +158,7 @@ func (s *sender) run() {
 			s.sleep(limitPoll)
 			continue
 		}
+		s.pace(now - x.due)
 		s.desk.render(x)
 		s.until(x.due)
 		s.taken(x)
@@ -161,6 +166,28 @@ func (s *sender) run() {
 	}
 	s.cancelRest()
 	unix.Close(s.wake)
+}
+
+const (
+	// behind is how late a request must be for the sender to give up its real-time
+	// class, and punctual how many in time win it back.
+	behind   = 5_000_000
+	punctual = 200
+)
+
+// pace takes note of how late the next request is.
+func (s *sender) pace(late int64) {
+	switch {
+	case late > behind:
+		s.inTime = 0
+		if s.realtime {
+			s.realtime = promptSender(false)
+		}
+	case !s.realtime && s.r.realtime.Load():
+		if s.inTime++; s.inTime > punctual {
+			s.realtime = promptSender(true)
+		}
+	}
 }
 
 // leftOut says whether the request belongs to what a stopped ladder does not offer.

@@ -75,11 +75,21 @@ func sessionNiceness() string {
 	return string(nice)
 }
 
-// promptSender gives the calling thread, which sleeps between requests, a
-// real-time class. It returns whether that was granted.
-func promptSender() bool {
+// promptSender gives the calling thread a real-time class, or takes it back. It
+// returns whether the thread has it then. A thread that sleeps between requests
+// may have it; one that is behind its schedule does not sleep, and would keep the
+// reading threads from their processor.
+func promptSender(on bool) bool {
 	attr := unix.SchedAttr{Size: schedAttrSize, Policy: schedFIFO, Priority: fifoPriority}
-	return unix.SchedSetAttr(0, &attr, 0) == nil
+	if on {
+		return unix.SchedSetAttr(0, &attr, 0) == nil
+	}
+	attr = unix.SchedAttr{Size: schedAttrSize, Policy: schedOther, Nice: niceness, Runtime: shortSlice}
+	if unix.SchedSetAttr(0, &attr, 0) != nil {
+		attr.Nice = 0
+		_ = unix.SchedSetAttr(0, &attr, 0)
+	}
+	return false
 }
 
 // preciseTimers has the calling thread's sleeps end when they should.

@@ -1,0 +1,252 @@
+//go:build load
+
+package load_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sbench/internal/result"
+	"sbench/internal/runner/loadgen"
+	"sbench/internal/setting"
+	"sbench/internal/workload"
+)
+
+// truthConfig is a load on the simulated engine.
+type truthConfig struct {
+	Address string
+	Streams int
+	Output  int
+	Seconds float64
+}
+
+// stream is what one client saw of one stream: CLOCK_MONOTONIC, ns.
+type stream struct {
+	ID     string
+	Sent   int64
+	Events []int64
+}
+
+// truthOursRole offers a closed loop and returns what its rows say.
+func truthOursRole(raw json.RawMessage) (any, error) {
+	var c truthConfig
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, err
+	}
+	s := setting.Default()
+	w := s.Workload
+	w.Arrival = setting.Arrival{Process: setting.ProcessClosed, Concurrency: c.Streams}
+	w.Input = setting.Lengths{Distribution: setting.DistConstant, Value: 16}
+	w.Output = setting.Lengths{Distribution: setting.DistConstant, Value: c.Output}
+	w.Warmup, w.Ramp, w.Duration, w.Drain, w.Seed = time.Second, time.Second, time.Duration(c.Seconds*1e9), 30*time.Second, 9
+	plan, err := workload.New(w, 0, workload.Options{})
+	if err != nil {
+		return nil, err
+	}
+	clock := loadgen.NewClock()
+	rec, err := loadgen.Run(context.Background(), loadgen.Config{
+		Target: loadgen.Target{Network: "tcp", Address: c.Address, Host: c.Address}, Request: w.Request, Plan: plan,
+		Served: loadgen.Served{
+			UsageStream: true, Usage: true, TokenSource: "usage",
+			Vocabulary: workload.Vocabulary{Words: strings.Fields("one two six ten")},
+		},
+	}, clock)
+	if err != nil {
+		return nil, err
+	}
+	var seen []stream
+	for i := range rec.Requests {
+		r := &rec.Requests[i]
+		if r.Outcome != result.OutcomeOK || r.Phase == result.PhaseWarmup {
+			continue
+		}
+		one := stream{ID: fmt.Sprintf("%s-%d.%d", plan.Hash[:8], r.Session, r.Turn), Sent: *r.TWritten + clock.Monotonic()}
+		for _, t := range r.EventTimes {
+			one.Events = append(one.Events, t+clock.Monotonic())
+		}
+		seen = append(seen, one)
+	}
+	return seen, nil
+}
+
+// truthBareRole reads bytes with net/http and notes the time of each event's end.
+func truthBareRole(raw json.RawMessage) (any, error) {
+	var c truthConfig
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, err
+	}
+	raiseFiles()
+	start := time.Now()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return nil, err
+	}
+	origin := ts.Nano()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: c.Streams}}
+	stop := start.Add(time.Duration((c.Seconds + 2) * 1e9))
+	var mu sync.Mutex
+	var seen []stream
+	var work sync.WaitGroup
+	for i := range c.Streams {
+		work.Go(func() {
+			buf := make([]byte, 32<<10)
+			time.Sleep(time.Duration(i) * time.Second / time.Duration(c.Streams)) // not all at once
+			for n := 0; time.Now().Before(stop); n++ {
+				one := stream{ID: fmt.Sprintf("bare-%d-%d", i, n)}
+				text := fmt.Sprintf(`{"prompt":"one two six ten one two six ten one two six ten one two six ten","max_tokens":%d,"ignore_eos":true,"stream":true}`, c.Output)
+				req, err := http.NewRequest(http.MethodPost, "http://"+c.Address+"/v1/completions", strings.NewReader(text))
+				if err != nil {
+					return
+				}
+				req.Header.Set("X-Request-Id", one.ID)
+				req.Header.Set("Content-Type", "application/json")
+				one.Sent = origin + int64(time.Since(start))
+				resp, err := client.Do(req)
+				if err != nil {
+					return
+				}
+				for {
+					n, err := resp.Body.Read(buf)
+					now := origin + int64(time.Since(start))
+					for range strings.Count(string(buf[:n]), "\n\n") {
+						one.Events = append(one.Events, now)
+					}
+					if err != nil {
+						break
+					}
+				}
+				resp.Body.Close()
+				mu.Lock()
+				seen = append(seen, one)
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	return seen, nil
+}
+
+// emitted are the true times of each request's events, by its id.
+func emitted(t *testing.T, journal string) map[string][]int64 {
+	t.Helper()
+	f, err := os.Open(journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	times := map[string][]int64{}
+	lines := bufio.NewReaderSize(f, 1<<20)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var r struct {
+			Kind      string
+			RequestID string `json:"request_id"`
+			Finish    string
+			Emissions [][2]int64
+		}
+		if len(line) > 0 {
+			if err := json.Unmarshal(line, &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Kind == "request" && r.Finish == "length" {
+				var at []int64
+				for _, e := range r.Emissions {
+					at = append(at, e[0])
+				}
+				times[r.RequestID] = at
+			}
+		}
+		if err == io.EOF {
+			return times
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// errorsOf are the distances of what was seen from the truth, in s: of the first
+// event, and of the gaps between events.
+func errorsOf(t *testing.T, seen []stream, truth map[string][]int64) (first, gaps, ttftSeen, ttftTrue []float64) {
+	t.Helper()
+	for _, s := range seen {
+		at, ok := truth[s.ID]
+		if !ok || len(at) == 0 || len(s.Events) < len(at) {
+			continue
+		}
+		first = append(first, float64(s.Events[0]-at[0])/1e9)
+		ttftSeen = append(ttftSeen, float64(s.Events[0]-s.Sent)/1e9)
+		ttftTrue = append(ttftTrue, float64(at[0]-s.Sent)/1e9)
+		for i := 1; i < len(at); i++ {
+			gap := float64((s.Events[i]-s.Events[i-1])-(at[i]-at[i-1])) / 1e9
+			gaps = append(gaps, max(gap, -gap))
+		}
+	}
+	if len(first) < 50 {
+		t.Fatalf("%d of %d streams have a true time", len(first), len(seen))
+	}
+	return first, gaps, ttftSeen, ttftTrue
+}
+
+// Measured against true times, beside a reader that does nothing but read.
+func TestTruth_SimulatedEngine(t *testing.T) {
+	measuring(t)
+	for _, streams := range []int{100, 2000} {
+		journal := filepath.Join(t.TempDir(), "journal")
+		cmd := exec.Command("taskset", "-c", strconv.Itoa(serverCPU), binary(t, "sbench-sim"), "-listen", "127.0.0.1:0", "-log", journal,
+			"-slots", strconv.Itoa(streams), "-decode-rate", "20", "-sequence-cost", "5us", "-prefill-rate", "1000000", "-step-tokens", "65536")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stderr = cmd.Stdout
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		go io.Copy(io.Discard, out)
+		fields := strings.Fields(line)
+		c := truthConfig{Address: fields[len(fields)-1], Streams: streams, Output: 40, Seconds: 8}
+		ours := do[[]stream](t, "truth-ours", c)
+		bare := do[[]stream](t, "truth-bare", c)
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait()
+		truth := emitted(t, journal)
+		firstA, gapsA, seen, real := errorsOf(t, ours, truth)
+		firstB, gapsB, _, _ := errorsOf(t, bare, truth)
+		for _, f := range []struct {
+			name string
+			a, b []float64
+		}{{"ttft", firstA, firstB}, {"gap", gapsA, gapsB}} {
+			a, b := quantile(f.a, 0.99), quantile(f.b, 0.99)
+			figure(t, fmt.Sprintf("%s_error_p99_bare_us_at_%d", f.name, streams), b*1e6, "-")
+			figure(t, fmt.Sprintf("%s_error_p99_us_at_%d", f.name, streams), a*1e6, "-")
+			figure(t, fmt.Sprintf("%s_error_p99_ratio_at_%d", f.name, streams), a/b, "<=1.5")
+		}
+		for _, q := range []float64{0.5, 0.9, 0.95, 0.99} {
+			bias := quantile(seen, q)/quantile(real, q) - 1
+			figure(t, fmt.Sprintf("ttft_p%g_bias_percent_at_%d", q*100, streams), 100*max(bias, -bias), "<=1")
+		}
+		figure(t, fmt.Sprintf("ttft_p50_ms_at_%d", streams), quantile(seen, 0.5)*1e3, "-")
+		figure(t, fmt.Sprintf("ttft_p50_true_ms_at_%d", streams), quantile(real, 0.5)*1e3, "-")
+	}
+}
