@@ -87,6 +87,9 @@ type Served struct {
 	// Usage says that answers carry the server's token counts; UsageStream that
 	// streams have to ask for them, and may.
 	Usage, UsageStream bool
+	// UsageEvents says that streams ask for a count with every event, because an
+	// event may hold several tokens: only so is the time per token defined.
+	UsageEvents bool
 	// Vocabulary is the material of prompts with an exact length.
 	Vocabulary workload.Vocabulary
 	// TokenSource is what counted the words: tokenizer, usage, or none where

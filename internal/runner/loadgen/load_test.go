@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -304,6 +306,65 @@ func TestProbe_FindsWordsOfOneToken(t *testing.T) {
 				t.Errorf("%d calls", n)
 			}
 		})
+	}
+}
+
+// An engine that packs several tokens into an event is asked for a count with each.
+func TestProbe_AsksForCountsWhereEventsArePacked(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "tcp", func(c net.Conn, r *http.Request, b []byte) bool {
+		var body struct {
+			Max     int `json:"max_tokens"`
+			Options struct {
+				Each bool `json:"continuous_usage_stats"`
+			} `json:"stream_options"`
+		}
+		if r.Method != http.MethodPost || json.Unmarshal(b, &body) != nil || body.Max < 12 {
+			return reply500("404 Not Found")(c, r, b)
+		}
+		if _, err := io.WriteString(c, streamHead); err != nil {
+			return false
+		}
+		for n := 4; n <= body.Max; n += 4 {
+			usage := "null"
+			if body.Options.Each {
+				usage = fmt.Sprintf(`{"prompt_tokens":7,"completion_tokens":%d}`, n)
+			}
+			if !chunked(c, fmt.Sprintf("data: {\"choices\":[{\"text\":\"a b c d\"}],\"usage\":%s}\n\n", usage)) {
+				return false
+			}
+		}
+		return chunked(c, lastEvents(7, body.Max)) && chunked(c, "")
+	})
+	w := load(50, 0.3, 12)
+	plan, err := workload.New(w, 0, workload.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := Probe(t.Context(), Config{Target: s.target, Request: w.Request, Plan: plan})
+	if err != nil || !served.UsageEvents {
+		t.Fatalf("%+v, %v", served, err)
+	}
+	_, rec := outcomes(t, s, w, func(c *Config) { c.Served.UsageEvents = true })
+	for _, r := range rec.Requests {
+		if r.Phase == result.PhaseMeasure && (!slices.Equal(r.EventTokens, []int32{4, 4, 4}) || *r.TokensFirst != 4) {
+			t.Fatalf("%+v", r)
+		}
+	}
+}
+
+// What this machine cannot carry is refused before it starts.
+func TestRun_RefusesWhatTheMachineCannotCarry(t *testing.T) {
+	t.Parallel()
+	w := load(0, 1, 1)
+	w.Arrival = setting.Arrival{Process: setting.ProcessClosed, Concurrency: 1_000_000}
+	plan, err := workload.New(w, 0, workload.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Target: Target{Network: "tcp", Address: "127.0.0.1:1", Host: "x"}, Request: w.Request, Plan: plan, Served: counted()}
+	if _, err := Run(t.Context(), c, NewClock()); err == nil || !strings.Contains(err.Error(), "1000000 connections") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -106,8 +106,11 @@ func probe(ctx context.Context, c Config) (Served, error) {
 		return Served{}, fmt.Errorf("probe %s: %w", c.Target.Address, err)
 	}
 	if c.Plan == nil || c.Plan.Workload.Prompts.Source != "file" {
-		if err := p.calibrate(ctx, &served); err != nil {
-			return Served{}, fmt.Errorf("probe the tokenizer of %s: %w", c.Target.Address, err)
+		// A server whose tokens cannot be counted is served with approximate lengths:
+		// the audit says so.
+		p.calibrate(ctx, &served)
+		if ctx.Err() != nil {
+			return Served{}, fmt.Errorf("probe the tokenizer of %s: %w", c.Target.Address, ctx.Err())
 		}
 	}
 	return served, nil
@@ -144,9 +147,14 @@ func (p *prober) body(text string, n int, stream bool) (path string, body map[st
 	return "/v1/completions", body
 }
 
-// usage finds out whether the server counts tokens, and in streams too.
+// probeTokens is how many tokens the first request asks for: enough to see
+// whether events hold several.
+const probeTokens = 24
+
+// usage finds out whether the server counts tokens, in streams too, and whether an
+// event is a token.
 func (p *prober) usage(ctx context.Context, served *Served) error {
-	path, body := p.body("The", 4, p.cfg.Request.Stream)
+	path, body := p.body("The", probeTokens, p.cfg.Request.Stream)
 	if p.cfg.Request.Stream {
 		body["stream_options"] = map[string]bool{"include_usage": true}
 	}
@@ -164,33 +172,56 @@ func (p *prober) usage(ctx context.Context, served *Served) error {
 	if err != nil {
 		return err
 	}
-	served.Usage = hasUsage(answer)
-	return nil
+	told := readProbe(answer)
+	served.Usage = told.counted
+	if served.UsageStream && told.counted && told.usage.Completion > told.texts {
+		body["stream_options"] = map[string]bool{"include_usage": true, "continuous_usage_stats": true}
+		if answer, err := p.ask(ctx, http.MethodPost, path, body); err == nil {
+			told := readProbe(answer)
+			served.UsageEvents = told.texts > 0 && told.textsCounted == told.texts
+		}
+	}
+	return ctx.Err()
 }
 
-// hasUsage says whether an answer, streamed or whole, has a usage object.
-func hasUsage(answer []byte) bool {
-	_, ok := lastUsage(answer)
-	return ok
+// probeAnswer is what an answer to the probe says.
+type probeAnswer struct {
+	usage   sse.Usage // the last one
+	counted bool      // there was one
+	// texts are the events with text, textsCounted those of them with a usage.
+	texts, textsCounted int
 }
 
-// lastUsage is the last usage object of an answer.
-func lastUsage(answer []byte) (usage sse.Usage, ok bool) {
+// readProbe reads an answer, streamed or whole.
+func readProbe(answer []byte) (a probeAnswer) {
 	var parser sse.Parser
 	var c sse.Chunk
+	take := func() {
+		if c.HasUsage {
+			a.usage, a.counted = c.Usage, true
+		}
+		if c.Text() {
+			a.texts++
+			if c.HasUsage {
+				a.textsCounted++
+			}
+		}
+	}
 	if startsWithBrace(answer) {
-		parser.Parse(answer, &c)
-		return c.Usage, c.HasUsage
+		if parser.Parse(answer, &c) {
+			take()
+		}
+		return a
 	}
 	var split sse.Splitter
 	for {
 		ev, rest, more, err := split.Next(answer)
 		if !more || err != nil {
-			return usage, ok
+			return a
 		}
 		answer = rest
-		if parser.Parse(ev.Data, &c) && c.HasUsage {
-			usage, ok = c.Usage, true
+		if parser.Parse(ev.Data, &c) {
+			take()
 		}
 	}
 }
@@ -205,11 +236,11 @@ func (p *prober) byUsage(ctx context.Context, text string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	usage, ok := lastUsage(answer)
-	if !ok || usage.Prompt < 0 {
+	told := readProbe(answer)
+	if !told.counted || told.usage.Prompt < 0 {
 		return 0, errors.New("the answer has no usage")
 	}
-	return usage.Prompt, nil
+	return told.usage.Prompt, nil
 }
 
 // byTokenizer counts with the server's tokenizer endpoint, as llama-server and
@@ -238,45 +269,44 @@ func (p *prober) byTokenizer(ctx context.Context, text string) (int, error) {
 
 // calibrate finds words that are one token each, and what a prompt has beyond
 // them. Where the server counts nothing, lengths stay approximate.
-func (p *prober) calibrate(ctx context.Context, served *Served) error {
+func (p *prober) calibrate(ctx context.Context, served *Served) {
 	count, source := p.byTokenizer, "tokenizer"
 	if n, err := count(ctx, "the the"); err != nil || n < 2 {
 		if !served.Usage {
-			return ctx.Err()
+			return
 		}
 		count, source = p.byUsage, "usage"
 	}
 	words, err := oneTokenWords(ctx, count)
 	if err != nil || len(words) < 2 {
-		return err
+		return
 	}
 	final := count
 	if served.Usage {
 		// What the server charges is what counts, the chat template included.
 		final = p.byUsage
 	} else if p.cfg.Request.Endpoint == setting.EndpointChat {
-		return nil // the template's tokens cannot be known
+		return // the template's tokens cannot be known
 	}
 	vocabulary := workload.Vocabulary{Words: words}
 	for i, n := range []int{1, 8, 40, 200} {
 		got, err := final(ctx, sampleText(words, n, i))
 		if err != nil {
-			return err
+			return
 		}
 		if i == 0 {
 			vocabulary.Base = got - n
 			if vocabulary.Base < 0 {
-				return nil
+				return
 			}
 			continue
 		}
 		served.Verified = append(served.Verified, Verified{Planned: vocabulary.Base + n, Counted: got})
 		if got != vocabulary.Base+n {
-			return nil // words do not add up for this tokenizer
+			return // words do not add up for this tokenizer
 		}
 	}
 	served.Vocabulary, served.TokenSource = vocabulary, source
-	return nil
 }
 
 // sampleText is n of the words, in an order of its own.

@@ -46,7 +46,11 @@ func newRenderer(c Config, prompts *workload.Prompter) (*renderer, error) {
 	}
 	tail := `,"temperature":` + number(c.Request.Temperature) + `,"top_p":` + number(c.Request.TopP) + `,"stream":` + strconv.FormatBool(c.Request.Stream)
 	if c.Request.Stream && c.Served.UsageStream {
-		tail += `,"stream_options":{"include_usage":true}`
+		tail += `,"stream_options":{"include_usage":true`
+		if c.Served.UsageEvents {
+			tail += `,"continuous_usage_stats":true`
+		}
+		tail += `}`
 	}
 	if c.Request.IgnoreEOS {
 		tail += `,"ignore_eos":true`
