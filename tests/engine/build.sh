@@ -28,7 +28,8 @@ done
 
 # The image carries its own C library: it is a system of its own.
 host_library() { # SONAME: its path on this machine
-  ldconfig -p | awk -v name="$1" '$1 == name && /x86-64/ {print $NF; exit}'
+  # awk reads to the end: ldconfig must not die of a closed pipe.
+  ldconfig -p | awk -v name="$1" '$1 == name && /x86-64/ && !found++ {print $NF}'
 }
 libraries=()
 for soname in libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 libgcc_s.so.1 libstdc++.so.6 libffi.so.8; do

@@ -33,6 +33,27 @@ func build(t *testing.T) string {
 	return dir
 }
 
+// A list of libraries longer than a pipe holds must not end the build: under
+// load, a short one does the same.
+func TestBuild_LongLibraryCache(t *testing.T) {
+	dir := build(t)
+	ldconfig, err := exec.LookPath("ldconfig")
+	if err != nil {
+		ldconfig = "/sbin/ldconfig"
+	}
+	bin := t.TempDir()
+	script := "#!/bin/sh\nset -e\n" + ldconfig + " -p\nyes '\tlibfiller.so (libc6,x86-64) => /lib/libfiller.so' | head -n 20000\n"
+	if err := os.WriteFile(filepath.Join(bin, "ldconfig"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("./build.sh", dir)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "up to date") {
+		t.Fatalf("build.sh with a long list of libraries: %v\n%s", err, out)
+	}
+}
+
 // freePort returns a port that was free a moment ago.
 func freePort(t *testing.T) string {
 	t.Helper()
