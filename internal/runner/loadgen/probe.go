@@ -289,7 +289,8 @@ func (p *prober) calibrate(ctx context.Context, served *Served) {
 		return // the template's tokens cannot be known
 	}
 	vocabulary := workload.Vocabulary{Words: words}
-	for i, n := range []int{1, 8, 40, 200} {
+	longest := p.longestPrompt()
+	for i, n := range []int{1, min(8, longest), longest/2 + 1, longest} {
 		got, err := final(ctx, sampleText(words, n, i))
 		if err != nil {
 			return
@@ -307,6 +308,19 @@ func (p *prober) calibrate(ctx context.Context, served *Served) {
 		}
 	}
 	served.Vocabulary, served.TokenSource = vocabulary, source
+}
+
+// longestPrompt is how many words the longest prompt is verified with: that of the
+// plan, but for very long ones.
+func (p *prober) longestPrompt() int {
+	const most = 2000
+	longest := 8
+	if p.cfg.Plan != nil {
+		for i := range p.cfg.Plan.Requests {
+			longest = max(longest, int(p.cfg.Plan.Requests[i].Input))
+		}
+	}
+	return min(longest, most)
 }
 
 // sampleText is n of the words, in an order of its own.
