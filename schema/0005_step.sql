@@ -25,3 +25,7 @@ create index allocation_steps on allocation (cluster) where ended and not steps_
 -- settled: it is decided about every run of the ended task.
 alter table task add column settled boolean not null default false;
 create index task_unsettled on task (token) where state = 'ended' and not settled;
+
+-- Users cancel few of the runs in Slurm; the tracker asks on every tick.
+create index run_cancelling on run (batch_token)
+    where cancel_requested_at is not null and state in ('submitted', 'provisioning', 'running');
