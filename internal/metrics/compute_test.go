@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"encoding/json"
+	"flag"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -391,5 +393,44 @@ func TestTable_Verify(t *testing.T) {
 		if found, ok := Find(m.Name); !ok || found != m {
 			t.Errorf("Find(%s) = %+v, %v", m.Name, found, ok)
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the table in docs/metrics.md")
+
+// The manual has the table's rows, in their order. Percentiles share a row.
+func TestDocs_Verify(t *testing.T) {
+	t.Parallel()
+	const page, begin, end = "../../docs/metrics.md", "do not edit -->\n", "<!-- end of table -->"
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok1 := strings.Cut(string(b), begin)
+	table, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		t.Fatal("docs/metrics.md has no place for the table")
+	}
+	var want strings.Builder
+	want.WriteString("| metric | unit | better | meaning |\n|---|---|---|---|\n")
+	for _, m := range Table() {
+		name, doc := m.Name, m.Doc
+		if m.Level == LevelRequest {
+			if m.Stat != P50 {
+				continue
+			}
+			name = m.Base + "_{p50, p90, p95, p99, mean}"
+			_, doc, _ = strings.Cut(m.Doc, " of ")
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", name, m.Unit, m.Better, doc)
+	}
+	if table == want.String() {
+		return
+	}
+	if !*update {
+		t.Fatalf("docs/metrics.md is not the table: go test ./internal/metrics -run Verify -update")
+	}
+	if err := os.WriteFile(page, []byte(head+begin+want.String()+end+tail), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
