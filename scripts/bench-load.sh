@@ -4,6 +4,10 @@
 # same run; engine and client have a core each. Needs bin/ (make build).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# The peer that is run beside ours, at a fixed version; without it its figures are left out.
+if [[ ! -x .cache/bin/vegeta ]]; then
+  GOBIN="$PWD/.cache/bin" go install github.com/tsenart/vegeta/v12@v12.13.0 || true
+fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
