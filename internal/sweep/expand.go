@@ -15,6 +15,11 @@ import (
 // DefaultLimit is how many settings a sweep may have unless told otherwise.
 const DefaultLimit = 100_000
 
+// MaxRuns is how many runs a sweep may have: five of each of DefaultLimit
+// settings. A factor as small as repeats must not make a submission that no
+// memory and no cluster holds.
+const MaxRuns = 500_000
+
 // searchFactor is how many points may be looked at for each setting that may be
 // left after where and exclude.
 const searchFactor = 10
@@ -295,6 +300,11 @@ func (e *expander) add(s *setting.Setting, o origin) bool {
 	}
 	if len(e.out) >= e.limit {
 		e.faults.Errorf(e.file.doc.at.matrix, "take values away, or split the sweep", "the matrix has more than %d settings", e.limit)
+		return false
+	}
+	if runs := e.repeats.Runs(); len(e.out) >= MaxRuns/max(runs, 1) {
+		e.faults.Errorf(e.file.doc.at.repeats, "repeat less often, take values away, or split the sweep",
+			"the sweep has more than %d runs: %d of each setting", MaxRuns, runs)
 		return false
 	}
 	e.seen[hash] = len(e.out)

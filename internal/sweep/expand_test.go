@@ -2,6 +2,7 @@ package sweep_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -204,6 +205,39 @@ func TestExpand_Limit(t *testing.T) {
 		}
 		if took := time.Since(start); took > 5*time.Second {
 			t.Errorf("%q took %v", c.want, took)
+		}
+	}
+}
+
+// TestExpand_MaxRuns: repeats multiply a matrix; their product is bounded too,
+// whether the file or the command line gives them.
+func TestExpand_MaxRuns(t *testing.T) {
+	t.Parallel()
+	var seeds []string
+	for i := range sweep.MaxRuns/sweep.MaxRepeats + 1 {
+		seeds = append(seeds, strconv.Itoa(i))
+	}
+	most, none := sweep.MaxRepeats, ""
+	for _, c := range []struct {
+		seeds   int
+		repeats *int
+		want    string
+	}{
+		{len(seeds), &most, "the sweep has more than 500000 runs: 1000 of each setting"},
+		{len(seeds) - 1, &most, none},
+		{len(seeds), nil, none},
+	} {
+		f, list := sweep.Parse(withMatrix(t, "  workload.seed: ["+strings.Join(seeds[:c.seeds], ", ")+"]\n"), "sweep.yaml")
+		if f == nil {
+			t.Fatal(list.Text())
+		}
+		e, list := sweep.Expand(f, sweep.Options{Repeats: c.repeats})
+		got := none
+		if errs := list.Errors(); len(errs) > 0 {
+			got = errs[0].Message
+		}
+		if got != c.want || got == none && e.Runs != c.seeds*e.Repeats.Runs() {
+			t.Errorf("%d settings: %q and %d runs, want %q", c.seeds, got, e.Runs, c.want)
 		}
 	}
 }

@@ -85,7 +85,7 @@ type document struct {
 	base   []change
 	places map[string]diag.Pos // of axes and blocks of the base
 	matrix matrix
-	at     struct{ setting, matrix, until diag.Pos }
+	at     struct{ setting, matrix, repeats, until diag.Pos }
 	slo    map[string]diag.Pos
 	// tainted are the axes and blocks with a fault of their own: what follows
 	// from it is not reported.

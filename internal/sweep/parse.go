@@ -130,6 +130,7 @@ const MaxRepeats = 1000
 
 func (p *parser) repeats(n *strictyaml.Node, path string) {
 	r := &p.file.Repeats
+	p.file.doc.at.repeats = n.At
 	if n.Kind != strictyaml.Map {
 		if v, ok := p.count(n, path); ok {
 			*r = Repeats{Min: v, Max: v}
