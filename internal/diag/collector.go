@@ -51,7 +51,7 @@ func (c *Collector) Warnf(at Pos, hint, format string, args ...any) {
 }
 
 func (c *Collector) add(s Severity, at Pos, hint, message string) {
-	d := Diagnostic{File: c.file, Line: at.Line, Column: at.Column, Severity: s, Message: message, Hint: hint}
+	d := Diagnostic{File: c.file, Line: at.Line, Column: at.Column, Severity: s, Message: shorten(message), Hint: hint}
 	if _, ok := c.seen[d]; ok {
 		return
 	}
@@ -68,6 +68,17 @@ func (c *Collector) add(s Severity, at Pos, hint, message string) {
 		d.Source = strings.TrimRight(c.lines[at.Line-1], "\r")
 	}
 	c.list = append(c.list, d)
+}
+
+// maxMessage is how many bytes of a message are kept: one that quotes a value
+// must not be as long as a hostile value is.
+const maxMessage = 2000
+
+func shorten(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "") + "…"
 }
 
 // Full reports whether MaxDiagnostics have been reached: looking further shows

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -127,5 +128,15 @@ func TestSuggest(t *testing.T) {
 		if got := diag.Suggest(in, words); got != hint {
 			t.Errorf("%q: %q, want %q", in, got, hint)
 		}
+	}
+}
+
+// TestCollector_LongMessage: a message that quotes a hostile value stays short.
+func TestCollector_LongMessage(t *testing.T) {
+	t.Parallel()
+	c := diag.NewCollector("a.yaml", nil)
+	c.Errorf(diag.Pos{}, "", "unknown: %s", strings.Repeat("é", 1<<20))
+	if text := c.List().Text(); len(text) > 4096 || !utf8.ValidString(text) || !strings.Contains(text, "é…") {
+		t.Errorf("%d bytes: %.100s", len(text), text)
 	}
 }
