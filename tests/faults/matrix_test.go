@@ -340,18 +340,39 @@ func (m *matrix) ledger() (sealed, duplicated int) {
 		m.Fatal(err)
 	}
 	defer f.Close()
-	measured := map[string]int{}
+	measured := map[string][]string{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		sealed++
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 4 && fields[3] == string(lifecycle.ExitMeasured) {
-			if measured[fields[0]]++; measured[fields[0]] == 2 {
-				duplicated++
-				m.Logf("measured twice: run %s", fields[0])
-			}
+			measured[fields[0]] = append(measured[fields[0]], lines.Text())
+		}
+	}
+	for run, lines := range measured {
+		if len(lines) < 2 {
+			continue
+		}
+		if duplicated++; duplicated <= 5 {
+			m.explain(run, lines)
 		}
 	}
 	return sealed, duplicated
+}
+
+// explain logs how it came that a run was measured twice.
+func (m *matrix) explain(run string, lines []string) {
+	m.Logf("measured twice (run, job, restart): %s", strings.Join(lines, " | "))
+	id, err := strconv.ParseInt(run, 10, 64)
+	if err != nil {
+		return
+	}
+	history, err := m.store.RunHistory(m.Context(), id)
+	if err != nil {
+		m.Log(err)
+	}
+	for _, h := range history {
+		m.Logf("  %s %s %s → %s by %s: %s %s", h.At.Format("15:04:05.000"), h.Entity, h.FromState, h.ToState, h.Actor, h.Reason, h.Evidence)
+	}
 }
 
 // counted sums the n_valid of the sweep's settings, and how many are more than
