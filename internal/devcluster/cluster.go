@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -293,7 +294,12 @@ func (c *Cluster) sweepUp() error {
 	if err := c.clearPostgres(); err != nil {
 		return err
 	}
-	for _, stale := range []string{c.path("db", "mysqld.sock"), c.path("key", "munged.seed.lock")} {
+	// The runners' own locks lie beside what they staged, and none runs any more.
+	stages, err := filepath.Glob(c.path("cache", "*.lock"))
+	if err != nil {
+		return err
+	}
+	for _, stale := range append(stages, c.path("db", "mysqld.sock"), c.path("key", "munged.seed.lock")) {
 		if err := os.Remove(stale); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
