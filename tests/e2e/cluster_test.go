@@ -13,9 +13,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,6 +55,15 @@ func run(m *testing.M) int {
 	}
 	env = &cluster{dir: filepath.Join(dir, "c"), root: root}
 	defer os.RemoveAll(dir)
+	// An interrupted test must leave no cluster behind either.
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupted
+		_ = exec.Command(env.bin("sbench"), "dev", "down", "--dir", env.dir).Run()
+		_ = os.RemoveAll(dir)
+		os.Exit(1)
+	}()
 	out, err := exec.Command(env.bin("sbench"), "dev", "up", "--dir", env.dir,
 		"--apptainer", filepath.Join(root, ".cache/engine/apptainer")).CombinedOutput()
 	defer exec.Command(env.bin("sbench"), "dev", "down", "--dir", env.dir).Run()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -188,9 +189,10 @@ func TestCancel(t *testing.T) {
 	if sweep.Runs["cancelled"] != 1 {
 		t.Errorf("runs by state: %v, want one cancelled", sweep.Runs)
 	}
+	engine := "^" + regexp.QuoteMeta(env.bin("sbench-sim")) + " --listen" // others on this machine may have engines
 	poll(t, time.Minute, "the engine to be gone", func() bool {
-		return !strings.Contains(env.exec(t, "pgrep", "-f", "bin/[s]bench-sim --listen").stdout, "\n")
-	}, func() string { return env.exec(t, "pgrep", "-af", "[s]bench-sim").stdout })
+		return !strings.Contains(env.exec(t, "pgrep", "-f", engine).stdout, "\n")
+	}, func() string { return env.exec(t, "pgrep", "-af", engine).stdout })
 	for _, r := range env.runs(t, id) {
 		for _, a := range r.Attempts {
 			if a.ExitClass == nil || *a.ExitClass != "cancelled" {
