@@ -46,6 +46,20 @@ await_runner() {
   return 1
 }
 
+# The name of the programs' folder says what is in it: the digest of a line
+# "<digest> <name>" for each. What was changed there is not executed.
+check_programs() {
+  local LC_ALL=C file sum list=''
+  for file in "$programs"/*; do
+    sum=$(sha256sum <"$file") || return 1
+    list+="${sum%% *} ${file##*/}"$'\n'
+  done
+  sum=$(printf '%s' "$list" | sha256sum)
+  [ "${sum%% *}" = "${programs##*/}" ] && return 0
+  echo "sbench: the programs in $programs are not those that were installed: nothing was started" >&2
+  return 1
+}
+
 # On SIGTERM to the whole job, Slurm signals the steps itself. If it reached this
 # shell alone, the step is told after a moment. srun must not get the signal: it
 # would kill the step at once.
@@ -94,7 +108,7 @@ run_step() {
 }
 
 note "begin ${SLURMD_NODENAME:-$(uname -n)}"
-if ! await_runner; then
+if ! await_runner || ! check_programs; then
   note "claim failed"
   note "done"
   exit 70

@@ -166,7 +166,7 @@ func render(t *jobscript.Templates, s *site.Site, src *source, x sweep.Expansion
 		return rendered{}, err
 	}
 	job := jobscript.Of(s, b)
-	job.Token, job.Digest, job.Dir = token, digest, s.BatchDir(token)
+	job.Token, job.Digest, job.TaskDigest, job.Dir = token, digest, batch.Digest(sbatch.Task), s.BatchDir(token)
 	job.Name = jobscript.Name(b.Shape.JobName, token)
 	job.Comment = jobscript.Comment(token, 0, "", src.options.Comment)
 	job.Programs = s.BinDir(strings.Repeat("0", 64))

@@ -48,9 +48,10 @@ type Job struct {
 	Requeue   bool          // Slurm starts the task again after preemption and node loss
 	Options   []Option      // the site's own, in their order
 
-	Dir      string // the batch's folder, absolute
-	Digest   string // of its batch.json
-	Programs string // the folder of sbench-runner, absolute
+	Dir        string // the batch's folder, absolute
+	Digest     string // of its batch.json
+	TaskDigest string // of its task.sh
+	Programs   string // the folder of sbench-runner, absolute; named by what is in it
 }
 
 // Option is a further option of sbatch: --Name or --Name=Value.

@@ -21,7 +21,8 @@ func job() Job {
 	return Job{
 		Name: Name("nightly", token), Token: token, Comment: Comment(token, 17, "alice", ""),
 		Tasks: 3, Nodes: 1, TimeLimit: 30 * time.Minute, Grace: time.Minute,
-		Dir: "/shared/spool/batches/" + token, Digest: "sha256:" + strings.Repeat("a", 64), Programs: "/shared/spool/bin/1234",
+		Dir: "/shared/spool/batches/" + token, Digest: "sha256:" + strings.Repeat("a", 64),
+		TaskDigest: "sha256:" + strings.Repeat("b", 64), Programs: "/shared/spool/bin/1234",
 	}
 }
 
@@ -108,7 +109,8 @@ func TestArray_HostileValues(t *testing.T) {
 			"WCKey": func(j *Job) { j.WCKey = v }, "Reservation": func(j *Job) { j.Reservation = v }, "Dependency": func(j *Job) { j.Dependency = v },
 			"GRES": func(j *Job) { j.GRES = v }, "Constraint": func(j *Job) { j.Constraint = v }, "NodeList": func(j *Job) { j.NodeList = v },
 			"Exclude": func(j *Job) { j.Exclude = v }, "Dir": func(j *Job) { j.Dir = "/spool/" + v }, "Digest": func(j *Job) { j.Digest = v },
-			"Programs": func(j *Job) { j.Programs = v }, "Token": func(j *Job) { j.Token = v }, "Comment": func(j *Job) { j.Comment = v },
+			"TaskDigest": func(j *Job) { j.TaskDigest = v },
+			"Programs":   func(j *Job) { j.Programs = v }, "Token": func(j *Job) { j.Token = v }, "Comment": func(j *Job) { j.Comment = v },
 			"Name":   func(j *Job) { j.Name = Name(v, j.Token) },
 			"Memory": func(j *Job) { j.Memory = v }, "StepGRES": func(j *Job) { j.StepGRES = v },
 			"Options": func(j *Job) { j.Options = []Option{{v, "x"}} }, "value": func(j *Job) { j.Options = []Option{{"mail-type", v}} },

@@ -357,7 +357,7 @@ func (s *Service) job(token, name, dir, digest string, p plan.Batch, sweep store
 		Memory: shape.Memory, Exclusive: shape.Exclusive, Constraint: shape.Constraint, Switches: shape.Switches,
 		NodeList: shape.NodeList, Exclude: shape.Exclude,
 		TimeLimit: p.TimeLimit, Grace: s.Site.Jobs.Signal, Requeue: s.Site.Jobs.Requeue,
-		Dir: dir, Digest: digest, Programs: s.programs,
+		Dir: dir, Digest: digest, TaskDigest: batch.Digest(sbatch.Task), Programs: s.programs,
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Site.Jobs.Options)) {
 		j.Options = append(j.Options, jobscript.Option{Name: key, Value: s.Site.Jobs.Options[key]})

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
 	"sbench/internal/batch"
 )
@@ -89,21 +91,33 @@ type Program struct {
 
 // Install copies programs into <spool>/bin/<sha256>, where the digest is of their
 // names and contents, and returns that folder. A folder that is there already is
-// used: an upgrade never changes what a running batch executes.
+// used: an upgrade never changes what a running batch executes. One whose content
+// is not what its name says is put aside, and made again.
 func Install(spool string, programs []Program) (dir string, err error) {
-	sum := sha256.New()
-	for _, p := range programs {
-		digest, err := digestFile(p.Path)
-		if err != nil {
-			return "", fmt.Errorf("install %s: %w", p.Name, err)
-		}
-		fmt.Fprintf(sum, "%s %s\n", digest, p.Name)
+	// In the order of the names, in which the tasks look at them.
+	programs = slices.SortedFunc(slices.Values(programs), func(a, b Program) int { return strings.Compare(a.Name, b.Name) })
+	name, err := digestPrograms(programs)
+	if err != nil {
+		return "", fmt.Errorf("install programs: %w", err)
 	}
-	dir = filepath.Join(spool, "bin", hex.EncodeToString(sum.Sum(nil)))
+	dir = filepath.Join(spool, "bin", name)
 	if complete(dir, programs) {
-		return dir, nil
+		installed := slices.Clone(programs)
+		for i := range installed {
+			installed[i].Path = filepath.Join(dir, installed[i].Name)
+		}
+		if got, err := digestPrograms(installed); err == nil && got == name {
+			return dir, nil
+		}
 	}
 	parent := filepath.Dir(dir)
+	if _, err := os.Lstat(dir); err == nil {
+		// Tidying removes what begins with a dot. Who executes it has it open.
+		aside := filepath.Join(parent, fmt.Sprintf(".damaged.%s.%d", name, time.Now().UnixNano()))
+		if err := os.Rename(dir, aside); err != nil {
+			return "", fmt.Errorf("install programs: %s is not what was installed: %w", dir, err)
+		}
+	}
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return "", fmt.Errorf("install programs: %w", err)
 	}
@@ -133,15 +147,43 @@ func Install(spool string, programs []Program) (dir string, err error) {
 	return dir, syncDir(parent)
 }
 
-// complete reports whether the folder holds exactly the programs. Their content
-// is vouched for by the folder's name, under which it appeared at once.
+func digestPrograms(programs []Program) (string, error) {
+	sum := sha256.New()
+	for _, p := range programs {
+		digest, err := digestFile(p.Path)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", p.Name, err)
+		}
+		fmt.Fprintf(sum, "%s %s\n", digest, p.Name)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// stamp changes when a program in the folder does; "" where one is missing.
+func stamp(dir string, programs []Program) string {
+	if !complete(dir, programs) {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range programs {
+		info, err := os.Lstat(filepath.Join(dir, p.Name))
+		if err != nil {
+			return ""
+		}
+		fmt.Fprintf(&b, "%s %d %d;", p.Name, info.Size(), info.ModTime().UnixNano())
+	}
+	return b.String()
+}
+
+// complete reports whether the folder holds exactly the programs, and nothing
+// that leads elsewhere. It looks at no content.
 func complete(dir string, programs []Program) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return false
 	}
 	return len(entries) == len(programs) && !slices.ContainsFunc(programs, func(p Program) bool {
-		info, err := os.Stat(filepath.Join(dir, p.Name))
+		info, err := os.Lstat(filepath.Join(dir, p.Name))
 		return err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0
 	})
 }

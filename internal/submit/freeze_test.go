@@ -70,3 +70,52 @@ func TestFreeze_ReplacesNothing(t *testing.T) {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
+
+// TestInstall_PutsAsideWhatWasChanged: the folder's name vouches for its content.
+func TestInstall_PutsAsideWhatWasChanged(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, dir, program string){
+		"other content of the same length": func(t *testing.T, _, program string) { write(t, program, "two") },
+		"cut":                              func(t *testing.T, _, program string) { write(t, program, "") },
+		"a file more":                      func(t *testing.T, dir, _ string) { write(t, filepath.Join(dir, "x"), "x") },
+		"a link": func(t *testing.T, _, program string) {
+			if err := os.Symlink("/bin/true", program); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"gone":   func(*testing.T, string, string) {},
+		"a file": func(t *testing.T, dir, _ string) { _ = os.Remove(dir); write(t, dir, "x") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spool := t.TempDir()
+			programs := []Program{
+				{Name: "sbench-runner", Path: write(t, filepath.Join(spool, "runner"), "one")},
+				{Name: "sbench-gpu", Path: write(t, filepath.Join(spool, "gpu"), "gpu")},
+			}
+			dir, err := Install(spool, programs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := stamp(dir, programs)
+			program := filepath.Join(dir, "sbench-runner")
+			if err := os.Remove(program); err != nil {
+				t.Fatal(err)
+			}
+			if name == "a file" {
+				_ = os.RemoveAll(dir)
+			}
+			change(t, dir, program)
+			if stamp(dir, programs) == before {
+				t.Error("nothing is noticed")
+			}
+			again, err := Install(spool, programs)
+			if err != nil || again != dir {
+				t.Fatalf("%s, %v, want %s", again, err, dir)
+			}
+			if got, err := os.ReadFile(program); err != nil || string(got) != "one" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+}

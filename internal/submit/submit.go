@@ -84,6 +84,7 @@ type Service struct {
 	templates *jobscript.Templates
 	user      string
 	programs  string // folder in the spool
+	stamp     string // of the programs in it
 	limits    limits
 	// What is only a matter of manners, and may be forgotten with the process.
 	refusals map[string]int       // by token: how often Slurm refused it
@@ -201,14 +202,14 @@ func (s *Service) install() error {
 	if s.GPUHelper != "" {
 		programs = append(programs, Program{Name: gpuHelper, Path: s.GPUHelper})
 	}
-	if s.programs != "" && complete(s.programs, programs) {
+	if s.programs != "" && stamp(s.programs, programs) == s.stamp {
 		return nil
 	}
 	dir, err := Install(s.Site.Paths.Spool, programs)
 	if err != nil {
 		return err
 	}
-	s.programs = dir
+	s.programs, s.stamp = dir, stamp(dir, programs)
 	return nil
 }
 

@@ -330,6 +330,7 @@ func (s *server) tryScripts(st *site.Site, batches []plan.Batch, comment string)
 		job := jobscript.Of(st, b)
 		job.Token, job.Name, job.Comment = token, jobscript.Name(b.Shape.JobName, token), jobscript.Comment(token, 1, "", comment)
 		job.Dir, job.Programs, job.Digest = st.BatchDir(token), st.BinDir(strings.Repeat("0", 64)), batch.Digest(nil)
+		job.TaskDigest = job.Digest
 		if _, err := s.templates.Array(job); err != nil {
 			return err
 		}
