@@ -16,6 +16,7 @@ import (
 	"sbench/internal/batch"
 	"sbench/internal/lifecycle"
 	"sbench/internal/result"
+	"sbench/internal/seal"
 )
 
 // job is the allocation that this process runs in.
@@ -64,6 +65,9 @@ const (
 // maxSpec bounds the frozen batch: 100,000 runs of one batch are far below.
 const maxSpec = 256 << 20
 
+// maxClaim bounds the claim of a task.
+const maxClaim = 64 << 10
+
 // readSpec reads the frozen batch and verifies its digest.
 func readSpec(ctx context.Context, p place) (*batch.Spec, error) {
 	path := filepath.Join(p.batch, batch.SpecFile)
@@ -85,16 +89,31 @@ func readSpec(ctx context.Context, p place) (*batch.Spec, error) {
 }
 
 func readSpecOnce(path, digest string) (*batch.Spec, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("read frozen batch: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxSpec))
+	data, err := readPlain(path, maxSpec)
 	if err != nil {
 		return nil, fmt.Errorf("read frozen batch: %w", err)
 	}
 	return batch.Decode(data, digest)
+}
+
+// readPlain reads a regular file of at most so many bytes. A link, a pipe or a
+// device in its place must not make the task read something else, or hang.
+func readPlain(path string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > most:
+		return nil, fmt.Errorf("%s has %d bytes, more than the limit %d", path, info.Size(), most)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // claim is the file that says which job measures a task.
@@ -170,7 +189,7 @@ func takeClaim(dir string, task int, c claim) (claim, error) {
 	linkErr := os.Link(temporary.Name(), path)
 	// Over NFS the answer to a link that worked may be lost: what counts is what
 	// the file says.
-	text, err = os.ReadFile(path)
+	text, err = readPlain(path, maxClaim)
 	if err != nil {
 		return claim{}, fmt.Errorf("claim task %d: %w", task, errors.Join(linkErr, err))
 	}
@@ -186,7 +205,7 @@ func takeClaim(dir string, task int, c claim) (claim, error) {
 func isDone(attempts string, run, jobID int64) bool {
 	found, _ := filepath.Glob(filepath.Join(attempts, strconv.FormatInt(run, 10), strconv.FormatInt(jobID, 10)+"-r*"))
 	for _, dir := range found {
-		text, err := os.ReadFile(filepath.Join(dir, result.ManifestName))
+		text, err := readPlain(filepath.Join(dir, result.ManifestName), seal.DefaultLimits().ManifestBytes)
 		var m result.Manifest
 		if err == nil && json.Unmarshal(text, &m) == nil && m.ExitClass != lifecycle.ExitCancelled {
 			return true

@@ -3,12 +3,14 @@ package runner
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -131,6 +133,37 @@ func TestClaim_Damaged(t *testing.T) {
 		t.Errorf("%q, %v", out, err)
 	} else if err == nil {
 		t.Error("a damaged claim was taken for one")
+	}
+}
+
+// TestClaim_Hostile: what lies in the place of a claim or a manifest and is no
+// plain file is not followed, not waited for, and not read without end.
+func TestClaim_Hostile(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o644) },
+		"a device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a folder": func(path string) error { return os.Mkdir(path, 0o755) },
+		"too large": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			manifest := filepath.Join(seal.Dir(b.attempts, 7, 4711, 0), result.ManifestName)
+			claim := claimPath(b.dir, 0)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(manifest), 0o755), os.MkdirAll(filepath.Dir(claim), 0o755), make(manifest)); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := b.claimAs(4711, "1"); err != nil || !strings.HasPrefix(out, "7 ") {
+				t.Errorf("as the manifest: %q, %v", out, err)
+			}
+			if err := errors.Join(os.Remove(claim), make(claim)); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := b.claimAs(4711, ""); err == nil || out != "" || !strings.Contains(err.Error(), "task-0") {
+				t.Errorf("as the claim: %q, %v", out, err)
+			}
+		})
 	}
 }
 
