@@ -194,6 +194,8 @@ func (v *verdicts) decide(r store.TrackedRun) {
 			tried = true
 			lost = append(lost, v.lose(r, s, rr, unsealed(s, rr)))
 		case !r.Here:
+		case s.recorded && s.record.Claim == "none" && v.triedBy(r.ID, s.raw):
+			// The task was started again and found everything sealed by itself.
 		case s.recorded && s.record.Claim == "none" && last && waited < v.tracker.Collect:
 			v.open = true
 			return // another job measures the task: its attempts come under its own id
@@ -219,6 +221,16 @@ func (v *verdicts) decide(r store.TrackedRun) {
 		}
 		v.back[reason] = append(v.back[reason], r.ID)
 	}
+}
+
+// triedBy reports whether an attempt of the run on any start of the job is known.
+func (v *verdicts) triedBy(run, raw int64) bool {
+	for k := range v.known {
+		if k.RunID == run && k.JobIDRaw == raw {
+			return true
+		}
+	}
+	return false
 }
 
 func runRecord(rec batch.Record, run int64) (batch.RunRecord, bool) {

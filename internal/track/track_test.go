@@ -404,6 +404,40 @@ func TestTick_NodeLostAndRequeued(t *testing.T) {
 	}
 }
 
+// A task that a controller starts again after its end finds everything sealed, and
+// says that there is nothing to claim: no other job is waited for.
+func TestTick_RequeuedAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 2)
+	a, b := w.runs[0][0], w.runs[0][1]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 15", a), fmt.Sprintf("start %d", b), fmt.Sprintf("end %d 0", b), "done")
+	w.tick()
+	w.collect(a, raw, 0, 0, lifecycle.ExitInvalid)
+	w.collect(b, raw, 0, 0, lifecycle.ExitMeasured)
+	nextSecond()
+	w.cluster.Requeue(w.job, slurm.NodeFail, 0)
+	w.tick()
+	w.clock.advance(time.Minute)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.record(0, raw, 1, "begin gpu1", "claim none", "done")
+	w.tick()
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	for range 3 { // not until an attempt of another job has had its time
+		w.tick()
+		w.clock.advance(90 * time.Second)
+	}
+	w.expect(a, lifecycle.RunPending)
+	w.expect(b, lifecycle.RunComplete)
+	if state := w.batchState(); state != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", state)
+	}
+	if got := w.attempts(a); len(got) != 1 {
+		t.Errorf("attempts of run %d: %+v", a, got)
+	}
+}
+
 func TestTick_Ends(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
