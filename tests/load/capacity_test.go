@@ -23,37 +23,29 @@ func TestCapacity_Burst(t *testing.T) {
 	for _, perWrite := range []int{16, 64} {
 		address := serve(t, serverConfig{Events: 6400, PerWrite: perWrite})
 		c := clientConfig{Address: address, Streams: 64, Seconds: 1.5, Output: 6400, Stream: true}
-		bare := do[clientResult](t, "bare", c)
-		ours := do[clientResult](t, "ours", c)
-		if ours.Failed > 0 || bare.Failed > 0 {
-			t.Fatalf("failures: ours %d (%s), bare %d", ours.Failed, ours.Detail, bare.Failed)
-		}
-		t.Logf("ours: %d events in %.2f s of processor time, bare: %d in %.2f s", ours.Events, ours.CPU, bare.Events, bare.CPU)
-		a, b := float64(ours.Events)/ours.CPU, float64(bare.Events)/bare.CPU
+		a, b := perCPU(t, "ours", "bare", c, events)
 		figure(t, fmt.Sprintf("burst_%d_bare_events_per_cpu_s", perWrite), b, "-")
 		figure(t, fmt.Sprintf("burst_%d_events_per_cpu_s", perWrite), a, "-")
 		figure(t, fmt.Sprintf("burst_%d_ratio_to_bare", perWrite), a/b, ">=0.6")
+		ours := do[clientResult](t, "ours", c)
+		figure(t, fmt.Sprintf("burst_%d_allocations_per_event", perWrite), float64(ours.Mallocs)/float64(ours.Events), "<=0.05")
 	}
 }
+
+func events(r clientResult) int   { return r.Events }
+func requests(r clientResult) int { return r.Requests }
 
 // Processor time for the same paced events, one a write.
 func TestCapacity_Paced(t *testing.T) {
 	measuring(t)
 	for _, rate := range []int{25_000, 100_000} {
 		streams := 500
-		events := rate * 5 / 2 / streams // 2.5 s of each stream
-		address := serve(t, serverConfig{Events: events, PerWrite: 1, Rate: float64(rate)})
-		c := clientConfig{Address: address, Streams: streams, Seconds: 5, Output: events, Stream: true}
-		bare := do[clientResult](t, "bare", c)
-		ours := do[clientResult](t, "ours", c)
-		if ours.Failed > 0 || bare.Failed > 0 {
-			t.Fatalf("failures: ours %d (%s), bare %d", ours.Failed, ours.Detail, bare.Failed)
-		}
-		t.Logf("ours: %d events in %.2f s of processor time, bare: %d in %.2f s", ours.Events, ours.CPU, bare.Events, bare.CPU)
-		a, b := ours.CPU/float64(ours.Events), bare.CPU/float64(bare.Events)
-		figure(t, fmt.Sprintf("paced_%d_bare_cpu_us_per_event", rate), b*1e6, "-")
-		figure(t, fmt.Sprintf("paced_%d_cpu_us_per_event", rate), a*1e6, "-")
-		figure(t, fmt.Sprintf("paced_%d_ratio_to_bare", rate), a/b, "<=1.5")
+		each := rate * 5 / 2 / streams // 2.5 s of each stream
+		address := serve(t, serverConfig{Events: each, PerWrite: 1, Rate: float64(rate)})
+		a, b := perCPU(t, "ours", "bare", clientConfig{Address: address, Streams: streams, Seconds: 4, Output: each, Stream: true}, events)
+		figure(t, fmt.Sprintf("paced_%d_bare_cpu_us_per_event", rate), 1e6/b, "-")
+		figure(t, fmt.Sprintf("paced_%d_cpu_us_per_event", rate), 1e6/a, "-")
+		figure(t, fmt.Sprintf("paced_%d_ratio_to_bare", rate), b/a, "<=1.5")
 	}
 }
 
@@ -61,14 +53,7 @@ func TestCapacity_Paced(t *testing.T) {
 func TestCapacity_Requests(t *testing.T) {
 	measuring(t)
 	address := serve(t, serverConfig{Plain: true})
-	c := clientConfig{Address: address, Streams: 32, Seconds: 3, Output: 1}
-	bare := do[clientResult](t, "bare-request", c)
-	ours := do[clientResult](t, "plain-ours", c)
-	if ours.Failed > 0 || bare.Failed > 0 {
-		t.Fatalf("failures: ours %d (%s), bare %d", ours.Failed, ours.Detail, bare.Failed)
-	}
-	t.Logf("ours: %d requests in %.2f s of processor time, bare: %d in %.2f s", ours.Requests, ours.CPU, bare.Requests, bare.CPU)
-	a, b := float64(ours.Requests)/ours.CPU, float64(bare.Requests)/bare.CPU
+	a, b := perCPU(t, "plain-ours", "bare-request", clientConfig{Address: address, Streams: 32, Seconds: 2, Output: 1}, requests)
 	figure(t, "requests_bare_per_cpu_s", b, "-")
 	figure(t, "requests_per_cpu_s", a, "-")
 	figure(t, "requests_ratio_to_net_http", a/b, ">=1.0")

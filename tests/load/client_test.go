@@ -33,11 +33,13 @@ type clientConfig struct {
 	Streams int     // closed loop: so many at once
 	Rate    float64 // open loop: so many a second, without streams
 	Process setting.Process
-	Seconds float64
-	Output  int
-	Stream  bool
-	Warmup  float64
-	Preopen int
+	// Burstiness is the shape of the gamma process.
+	Burstiness float64
+	Seconds    float64
+	Output     int
+	Stream     bool
+	Warmup     float64
+	Preopen    int
 }
 
 // clientResult is what a client saw and what it cost.
@@ -49,6 +51,9 @@ type clientResult struct {
 	Detail                   string
 	PerStream                float64 // resident bytes
 	InFlight                 int
+	Mallocs                  uint64    // of the whole run, decoding included
+	Gaps                     []float64 // s, between the sends of an open loop
+	TTFT                     []float64 // s, from when each request was due
 }
 
 func (c clientConfig) workload() setting.Workload {
@@ -57,7 +62,7 @@ func (c clientConfig) workload() setting.Workload {
 	w.Request.Stream, w.Request.IgnoreEOS = c.Stream, false
 	w.Arrival = setting.Arrival{Process: setting.ProcessClosed, Concurrency: c.Streams}
 	if c.Rate > 0 {
-		w.Arrival = setting.Arrival{Process: c.Process, Rate: c.Rate}
+		w.Arrival = setting.Arrival{Process: c.Process, Rate: c.Rate, Burstiness: c.Burstiness}
 	}
 	w.Input = setting.Lengths{Distribution: setting.DistConstant, Value: 16}
 	w.Output = setting.Lengths{Distribution: setting.DistConstant, Value: max(c.Output, 1)}
@@ -104,12 +109,17 @@ func oursRole(raw json.RawMessage) (any, error) {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	before := cpuSeconds()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	mallocs, before := memory.Mallocs, cpuSeconds()
 	rec, err := loadgen.Run(context.Background(), config, loadgen.NewClock())
 	if err != nil {
 		return nil, err
 	}
 	out := clientResult{CPU: cpuSeconds() - before}
+	runtime.ReadMemStats(&memory)
+	out.Mallocs = memory.Mallocs - mallocs
+	var last int64
 	for i := range rec.Requests {
 		r := &rec.Requests[i]
 		out.Requests++
@@ -123,6 +133,13 @@ func oursRole(raw json.RawMessage) (any, error) {
 		}
 		if c.Rate > 0 && r.TWritten != nil && r.Phase == result.PhaseMeasure {
 			out.Lateness = append(out.Lateness, float64(*r.TWritten-r.TIntended)/1e9)
+			if last != 0 {
+				out.Gaps = append(out.Gaps, float64(*r.TWritten-last)/1e9)
+			}
+			last = *r.TWritten
+			if r.TTokN != nil {
+				out.TTFT = append(out.TTFT, float64(*r.TTokN-r.TIntended)/1e9)
+			}
 		}
 	}
 	return out, nil

@@ -28,6 +28,9 @@ type serverConfig struct {
 	Rate float64
 	// Plain answers without a stream.
 	Plain bool
+	// StallFrom is when behind its first request the server answers nothing for
+	// StallFor, in s; 0 never.
+	StallFrom, StallFor float64
 	// Hold sends the head of a stream and then nothing, until the client leaves.
 	Hold bool
 }
@@ -97,6 +100,7 @@ func serveConn(conn net.Conn, c serverConfig, p *pacer) {
 		if _, err := io.Copy(io.Discard, req.Body); err != nil {
 			return
 		}
+		p.stall()
 		switch {
 		case c.Plain:
 			_, err = conn.Write(plain)
@@ -134,8 +138,23 @@ func chunkN(n int) string {
 // all of them.
 type pacer struct {
 	config  serverConfig
+	first   sync.Once
+	zero    time.Time
 	mu      sync.Mutex
 	streams []*pacedStream
+}
+
+// stall waits where the server answers nothing.
+func (p *pacer) stall() {
+	if p.config.StallFor == 0 {
+		return
+	}
+	p.first.Do(func() { p.zero = time.Now() })
+	from := p.zero.Add(time.Duration(p.config.StallFrom * 1e9))
+	to := from.Add(time.Duration(p.config.StallFor * 1e9))
+	if now := time.Now(); !now.Before(from) && now.Before(to) {
+		time.Sleep(to.Sub(now))
+	}
 }
 
 type pacedStream struct {
