@@ -20,7 +20,7 @@ const (
 	pageBytes  = 4096
 )
 
-// block is a piece of a body; a body is a list of them.
+// block is a piece of a packed body; a body is a list of them.
 type block struct {
 	next *block
 	n    int
@@ -156,6 +156,7 @@ func (a *arena) take(x *exchange) {
 	a.mu.Unlock()
 	a.held.Add(-bytes)
 	x.first, x.lastBlock, x.firstMark, x.lastMark = nil, nil, nil, nil
+	x.pattern, x.prefix, x.suffix = nil, 0, 0
 }
 
 // release gives the memory back to the system. No block may be in use.

@@ -81,13 +81,17 @@ func known(t int64) *int64 {
 
 // answer reads the body of a 200, whole or not.
 func (d *decoder) answer(x *exchange) answer {
-	d.body = x.body(d.body[:0])
 	a := answer{events: d.events[:0], usage: sse.Usage{Prompt: -1, Completion: -1, Cached: -1, Reasoning: -1}}
 	switch {
 	case x.reply.encoded:
 		a.malformed = "the body is compressed, which was not asked for"
 	case x.reply.stream:
 		d.stream(x, &a)
+		return a
+	}
+	d.body = x.body(d.body[:0])
+	switch {
+	case a.malformed != "":
 	case equalFold(x.reply.mediaType, "application/json") || startsWithBrace(d.body):
 		d.document(x, &a)
 	case len(d.body) > 0:
@@ -114,11 +118,12 @@ func orNothing(mediaType []byte) string {
 	return string(mediaType)
 }
 
+const excerptBytes = 1000
+
 // excerpt is the beginning of a body, as a person can read it in one line.
 func excerpt(body []byte) string {
-	const most = 1000
-	if len(body) > most {
-		return fmt.Sprintf("%q…", body[:most])
+	if len(body) > excerptBytes {
+		return fmt.Sprintf("%q…", body[:excerptBytes])
 	}
 	return fmt.Sprintf("%q", body)
 }
@@ -140,24 +145,34 @@ func (d *decoder) document(x *exchange, a *answer) {
 	}
 }
 
+// segment is how much of a body is unpacked at a time: what stays in the nearest
+// cache.
+const segment = 16 << 10
+
 // stream reads the events.
 func (d *decoder) stream(x *exchange, a *answer) {
 	var split sse.Splitter
 	clock := clockOf(x)
 	var empty int32
-	rest := d.body
+	body := x.unpack()
 	for {
-		ev, more, ok, err := split.Next(rest)
-		if err != nil {
-			a.malformed = err.Error()
-			return
-		}
-		if !ok {
+		d.body = body.more(d.body[:0], segment)
+		if len(d.body) == 0 {
 			break
 		}
-		rest = more
-		if !d.event(&ev, a, clock.at(ev.End), &empty) {
-			return
+		for rest := d.body; ; {
+			ev, more, ok, err := split.Next(rest)
+			if err != nil {
+				a.malformed = err.Error()
+				return
+			}
+			if !ok {
+				break
+			}
+			rest = more
+			if !d.event(&ev, a, clock.at(ev.End), &empty) {
+				return
+			}
 		}
 	}
 	switch x.ending {
@@ -178,7 +193,8 @@ func (d *decoder) stream(x *exchange, a *answer) {
 	default: // it might have gone on
 	}
 	if split.Stray > 0 && len(a.events) == 0 {
-		a.malformed = "not an event stream: " + excerpt(d.body)
+		body = x.unpack()
+		a.malformed = "not an event stream: " + excerpt(body.more(nil, excerptBytes+1))
 	} else if split.Stray > 0 {
 		a.warnings = append(a.warnings, fmt.Sprintf("%d lines that are no field", split.Stray))
 	}

@@ -62,9 +62,12 @@ type exchange struct {
 	ending    ending
 	why       string // the transport's error
 	size      int
-	extra     int // bytes behind the end of the answer
-	first     *block
+	extra     int    // bytes behind the end of the answer
+	first     *block // of the packed body
 	lastBlock *block
+	pattern   []byte // the packed body's, in one of its blocks
+	prefix    uint16 // of the pattern, in the last piece that was like it
+	suffix    uint16
 	firstMark *markBlock
 	lastMark  *markBlock
 }
@@ -102,24 +105,6 @@ func (x *exchange) feed(a *arena, p []byte, t int64) (done bool, err error) {
 	return x.reply.state == stateDone && err == nil, err
 }
 
-func (x *exchange) append(a *arena, p []byte) {
-	x.size += len(p)
-	for len(p) > 0 {
-		if x.lastBlock == nil || x.lastBlock.n == blockBytes {
-			b := a.block()
-			if x.lastBlock == nil {
-				x.first = b
-			} else {
-				x.lastBlock.next = b
-			}
-			x.lastBlock = b
-		}
-		n := copy(x.lastBlock.data[x.lastBlock.n:], p)
-		x.lastBlock.n += n
-		p = p[n:]
-	}
-}
-
 func (x *exchange) mark(a *arena, t int64) {
 	if x.lastMark == nil || x.lastMark.n == blockMarks {
 		m := a.markBlock()
@@ -132,12 +117,4 @@ func (x *exchange) mark(a *arena, t int64) {
 	}
 	x.lastMark.marks[x.lastMark.n] = mark{t, uint32(x.size)}
 	x.lastMark.n++
-}
-
-// body appends the whole body to p.
-func (x *exchange) body(p []byte) []byte {
-	for b := x.first; b != nil; b = b.next {
-		p = append(p, b.data[:b.n]...)
-	}
-	return p
 }
