@@ -52,6 +52,7 @@ type Report struct {
 	Harness   loadgen.Harness
 	Stopped   string // why a ladder ended early; "" where it did not
 	Requests  []result.Request
+	SLO       metrics.SLO
 }
 
 // Run probes the server, offers the load, and judges what came back. An error
@@ -103,7 +104,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return Report{
 		StartedAt: clock.Wall(), PlanHash: rec.PlanHash, Served: rec.Served, Windows: windows,
 		Checks: checks, Valid: audit.Valid(checks), Findings: audit.Findings(checks),
-		Harness: rec.Harness, Stopped: rec.Stopped, Requests: rec.Requests,
+		Harness: rec.Harness, Stopped: rec.Stopped, Requests: rec.Requests, SLO: slo,
 	}, nil
 }
 

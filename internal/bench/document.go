@@ -7,6 +7,7 @@ import (
 
 	"sbench/internal/metrics"
 	"sbench/internal/result"
+	"sbench/internal/resultfile"
 	"sbench/internal/runner/loadgen"
 )
 
@@ -96,6 +97,18 @@ func RunMetrics(w result.Window) []metrics.Metric {
 		shown = append(shown, m)
 	}
 	return shown
+}
+
+// WriteRequests writes the requests as Parquet, with their load points and metrics
+// in the footer: what Recompute needs.
+func (r Report) WriteRequests(w io.Writer) error {
+	load := resultfile.Load{MetricsVersion: result.MetricsVersion, SLO: r.SLO}
+	for _, win := range r.Windows {
+		load.Windows = append(load.Windows, resultfile.LoadWindow{
+			Index: win.Index, OfferedRate: win.OfferedRate, Start: win.Start, End: win.End, Metrics: win.Metrics,
+		})
+	}
+	return resultfile.EncodeLoad(w, result.Attempt{StartedAt: r.StartedAt}, r.Requests, load)
 }
 
 // WriteHistograms writes the latencies of each load point as an HdrHistogram log

@@ -15,7 +15,6 @@ import (
 
 	"sbench/internal/bench"
 	"sbench/internal/result"
-	"sbench/internal/resultfile"
 	"sbench/internal/runner/loadgen"
 	"sbench/internal/setting"
 	"sbench/internal/sweep"
@@ -164,8 +163,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions, name string) error {
 func writeBenchFiles(o *benchOptions, report bench.Report) error {
 	var b bytes.Buffer
 	if o.parquet != "" {
-		attempt := result.Attempt{StartedAt: report.StartedAt}
-		if err := resultfile.EncodeRequests(&b, attempt, report.Requests); err != nil {
+		if err := report.WriteRequests(&b); err != nil {
 			return err
 		}
 		if err := os.WriteFile(o.parquet, b.Bytes(), 0o644); err != nil {

@@ -6,6 +6,7 @@ package resultfile
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,6 +53,55 @@ func EncodeRequests(w io.Writer, a result.Attempt, requests []result.Request) er
 	return encode(w, len(requests), func(i int) requestRow { return requestRow{key, requests[i]} })
 }
 
+// Load is what a file of requests that stands alone says about them: it has no
+// attempt beside it.
+type Load struct {
+	MetricsVersion string             `json:"metrics_version"`
+	Windows        []LoadWindow       `json:"windows"`
+	SLO            map[string]float64 `json:"slo"` // limits in s, by the metric they are set on
+}
+
+// LoadWindow is a load point as it was computed when the file was written.
+type LoadWindow struct {
+	Index       int            `json:"index"`
+	OfferedRate float64        `json:"offered_rate_per_s"`
+	Start       int64          `json:"start_ns"`
+	End         int64          `json:"end_ns"`
+	Metrics     result.Metrics `json:"metrics"`
+}
+
+// loadKey is where the footer of a file of requests has its Load.
+const loadKey = "sbench.load"
+
+// EncodeLoad writes requests together with what is needed to compute their metrics
+// again.
+func EncodeLoad(w io.Writer, a result.Attempt, requests []result.Request, l Load) error {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("encode load: %w", err)
+	}
+	key := KeyOf(a)
+	return encode(w, len(requests), func(i int) requestRow { return requestRow{key, requests[i]} }, parquet.KeyValueMetadata(loadKey, string(text)))
+}
+
+// DecodeLoad reads what EncodeLoad wrote; nil where the file has no Load.
+func DecodeLoad(r io.ReaderAt, size int64) (l *Load, err error) {
+	defer recovered(&err)
+	f, err := open(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("decode load: %w", err)
+	}
+	text, ok := f.Lookup(loadKey)
+	if !ok {
+		return nil, nil
+	}
+	l = &Load{}
+	if err := json.Unmarshal([]byte(text), l); err != nil {
+		return nil, fmt.Errorf("decode load: %w", err)
+	}
+	return l, nil
+}
+
 // DecodeRequests reads them back.
 func DecodeRequests(r io.ReaderAt, size int64) ([]result.Request, error) {
 	requests, err := decode[result.Request](r, size)
@@ -80,8 +130,8 @@ func DecodeTelemetry(r io.ReaderAt, size int64) ([]result.Telemetry, error) {
 // with many events per row.
 const chunk = 512
 
-func encode[T any](w io.Writer, n int, row func(int) T) error {
-	pw := parquet.NewGenericWriter[T](w, options()...)
+func encode[T any](w io.Writer, n int, row func(int) T, more ...parquet.WriterOption) error {
+	pw := parquet.NewGenericWriter[T](w, append(options(), more...)...)
 	rows := make([]T, 0, min(n, chunk))
 	for i := range n {
 		rows = append(rows, row(i))
