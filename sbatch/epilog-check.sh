@@ -10,6 +10,10 @@
 # status is 1 then, and 0 on a clean node. It changes nothing.
 set -u
 
+command -v flock >/dev/null || {
+  echo "epilog-check: flock is not here: install util-linux" >&2
+  exit 2
+}
 scratch=() cache=() uid=${SLURM_JOB_UID:-$(id -u)}
 while [ $# -gt 0 ]; do
   case $1 in
@@ -39,15 +43,10 @@ report() {
   left=1
 }
 
-# alive FOLDER: the runner that made the scratch folder still runs, and answers
-# for it: other jobs of the user on this node have runs of their own.
+# alive FOLDER: a runner holds the scratch folder's lock, and answers for it: other
+# jobs of the user on this node have runs of their own.
 alive() {
-  local pid='' start='' stat
-  read -r pid start 2>/dev/null <"$1/runner" || return 1
-  stat=$(cat "/proc/$pid/stat" 2>/dev/null) || return 1
-  # The name, in parentheses, may hold spaces; the start is the 20th field after it.
-  read -r -a stat <<<"${stat##*) }"
-  [ "${stat[19]:-}" = "$start" ]
+  [ -f "$1/runner" ] && [ ! -L "$1/runner" ] && ! flock --nonblock --shared "$1/runner" true
 }
 mine() { [ "$(stat -c %u "$1" 2>/dev/null)" = "$uid" ]; }
 
@@ -67,8 +66,8 @@ done < <(grep -zaoEH "$pattern" /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev
 
 for dir in "${cache[@]}"; do
   for file in "$dir"/copy-*.tmp; do
-    # One that is being written is open.
-    [ -f "$file" ] && mine "$file" && [ -z "$(find /proc/[0-9]*/fd -lname "$file" 2>/dev/null | head -n 1)" ] && report "half copy $file"
+    # One that is being written is locked.
+    [ -f "$file" ] && [ ! -L "$file" ] && mine "$file" && flock --nonblock --shared "$file" true && report "half copy $file"
   done
 done
 exit $left

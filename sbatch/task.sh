@@ -105,6 +105,16 @@ run_step() {
   child=$!
   wait_child
   note "end $run $rc"
+  [ "$rc" -lt 128 ] || clean_up
+}
+
+# A runner that was killed leaves files behind, and processes where Slurm tracks
+# none.
+clean_up() {
+  srun --job-name=sb-clean --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --overlap --input=none \
+    "$runner" clean --batch "$batch" --digest "$digest" &
+  child=$!
+  wait_child
 }
 
 note "begin ${SLURMD_NODENAME:-$(uname -n)}"

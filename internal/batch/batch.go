@@ -51,6 +51,12 @@ type Node struct {
 	// itself, away from the engine's; 0 shares them.
 	ClientCPUs int       `json:"client_cpus"`
 	Deadlines  Deadlines `json:"deadlines"`
+	// HashOnce lets a node remember, until it is booted, the digest of a file that
+	// has not changed since it was hashed; else every run reads every byte.
+	HashOnce bool `json:"hash_once"`
+	// CacheLimit is how many bytes of images the node's cache may hold; 0 is no
+	// limit but the disk's.
+	CacheLimit int64 `json:"cache_limit"`
 }
 
 // Bind is a path of the node that the container sees.

@@ -4,6 +4,8 @@
 // is pure.
 package fingerprint
 
+import "time"
+
 // Version is the version of the fingerprint's format.
 const Version = 1
 
@@ -27,6 +29,10 @@ type Artefact struct {
 	Digest string `json:"digest"` // "sha256:<hex>"
 	Size   int64  `json:"size_bytes"`
 	Files  int    `json:"files"`
+	// Hashed is how many of the bytes were read by this run; the digests of the
+	// others are this node's of an earlier run, the oldest of HashedSince.
+	Hashed      int64      `json:"hashed_bytes"`
+	HashedSince *time.Time `json:"hashed_since,omitempty"`
 	// Libraries are the shared libraries of a host program.
 	Libraries []Library `json:"libraries,omitempty"`
 }

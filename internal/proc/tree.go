@@ -348,3 +348,28 @@ func listeners(port int) (map[string]bool, error) {
 	}
 	return inodes, nil
 }
+
+// KillAll ends processes, whoever's children they are, and waits until they are
+// gone. find is asked again and again: what it names is killed.
+func KillAll(find func() []int, deadline time.Duration) error {
+	began := time.Now()
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		var left []process
+		var errs []error
+		for _, pid := range find() {
+			p, err := readProcess(pid)
+			if err != nil || p.zombie() {
+				continue
+			}
+			left = append(left, p)
+			errs = append(errs, send(p, syscall.SIGKILL))
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Since(began) >= deadline {
+			return errors.Join(append(errs, fmt.Errorf("processes that cannot be ended: %s", names(left)))...)
+		}
+		time.Sleep(wait)
+	}
+}

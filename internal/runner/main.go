@@ -27,6 +27,9 @@ Executes the runs of one task of a batch. The job's script calls it.
         nothing where another job has the claim.
   run --batch DIR --digest SHA256 --task N --run ID
         executes one run and seals an attempt.
+  clean [--batch DIR --digest SHA256] [--scratch DIR]... [--cache DIR]... [--uid UID]
+        removes what runners that were killed left on this node: processes, shared
+        memory, scratch folders and half copies. Prints a line for each.
   version
         prints the version.
 
@@ -45,6 +48,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return claimMain(ctx, args[1:], stdout, stderr)
 	case "run":
 		return runMain(ctx, args[1:], stderr)
+	case "clean":
+		return cleanMain(ctx, args[1:], stdout, stderr)
 	case "version", "--version", "-version":
 		fmt.Fprintln(stdout, "sbench-runner", version.Long())
 		return 0

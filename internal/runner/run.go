@@ -76,7 +76,8 @@ type artefacts struct {
 
 // dirs are this run's node-local folders.
 type dirs struct {
-	temp  string // removed at the end
+	temp  string   // removed at the end
+	owner *os.File // says that temp is in use
 	cache string
 }
 
@@ -232,24 +233,15 @@ func (a *attempt) prepare() error {
 	} else if _, err := adapter.Argv(engine.Params{Setting: a.setting, Host: loopback, Port: 1, Program: a.setting.Image.Path}); err != nil {
 		return fail(lifecycle.ExitSpec, "engine argv", err)
 	}
-	scratch := a.spec.Node.TempDir
-	if scratch == "" {
-		scratch = os.TempDir()
+	scratch, cache := nodeFolders(a.spec)
+	a.dirs = dirs{cache: cache}
+	// A runner that was killed could leave nothing in order.
+	if removed, err := cleanUp([]string{scratch}, []string{cache}, os.Getuid()); err != nil || len(removed) > 0 {
+		a.log.Warn("cleaned up after a runner that was killed", "removed", removed, "error", err)
 	}
-	temp, err := os.MkdirTemp(scratch, fmt.Sprintf("sbench-run-%d-", a.run.ID))
-	if err != nil {
-		return fail(lifecycle.ExitStaging, "", fmt.Errorf("make scratch: %w", err))
-	}
-	a.dirs = dirs{temp: temp, cache: a.spec.CacheDir}
-	// By this file others can tell a folder in use from one that was left behind.
-	if start, err := proc.StartTime(os.Getpid()); err == nil {
-		err = os.WriteFile(filepath.Join(temp, "runner"), fmt.Appendf(nil, "%d %d\n", os.Getpid(), start), 0o600)
-		if err != nil {
-			return fail(lifecycle.ExitStaging, "", fmt.Errorf("make scratch: %w", err))
-		}
-	}
-	if a.dirs.cache == "" {
-		a.dirs.cache = filepath.Join(scratch, fmt.Sprintf("sbench-cache-%d", os.Getuid()))
+	var err error
+	if a.dirs.temp, a.dirs.owner, err = makeScratch(scratch, a.run.ID); err != nil {
+		return fail(lifecycle.ExitStaging, "", err)
 	}
 	return nil
 }
@@ -270,7 +262,7 @@ func (a *attempt) tearDown() error {
 		errs = append(errs, err)
 	}
 	if a.dirs.temp != "" {
-		errs = append(errs, os.RemoveAll(a.dirs.temp))
+		errs = append(errs, os.RemoveAll(a.dirs.temp), a.dirs.owner.Close())
 	}
 	return errors.Join(errs...)
 }

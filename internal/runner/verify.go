@@ -57,7 +57,7 @@ func (a *attempt) hash(ctx context.Context) error {
 	group.Go(func() error { return a.hashImage(ctx) })
 	group.Go(func() (err error) {
 		if path := a.setting.Model.Checkpoint.Path; path != "" {
-			a.artefacts.checkpoint, err = stage.Digest(ctx, path)
+			a.artefacts.checkpoint, err = a.digest(ctx, path)
 		}
 		return err
 	})
@@ -87,16 +87,16 @@ func (a *attempt) hashImage(ctx context.Context) (err error) {
 	image := a.setting.Image
 	switch image.Kind {
 	case setting.ImageSIF:
-		cache, err := stage.OpenCache(a.dirs.cache)
+		cache, err := stage.OpenCache(a.dirs.cache, a.spec.Node.CacheLimit)
 		if err != nil {
 			return err
 		}
-		if a.artefacts.image, err = cache.Image(ctx, image.Path, image.Digest); err != nil {
+		if a.artefacts.image, err = cache.Image(ctx, image.Path, image.Digest, a.spec.Node.HashOnce); err != nil {
 			return err
 		}
 		a.fingerprint.Image = described(a.artefacts.image.Source)
 	case setting.ImageHost:
-		if a.artefacts.program, err = stage.Digest(ctx, image.Path); err != nil {
+		if a.artefacts.program, err = a.digest(ctx, image.Path); err != nil {
 			return err
 		}
 		if a.artefacts.program.IsDir {
@@ -110,6 +110,18 @@ func (a *attempt) hashImage(ctx context.Context) (err error) {
 	return nil
 }
 
+// digest reads a file or folder, or remembers that this node has done so.
+func (a *attempt) digest(ctx context.Context, path string) (stage.Artefact, error) {
+	if !a.spec.Node.HashOnce {
+		return stage.Digest(ctx, path)
+	}
+	cache, err := stage.OpenCache(a.dirs.cache, a.spec.Node.CacheLimit)
+	if err != nil {
+		return stage.Artefact{}, err
+	}
+	return cache.Once(ctx, path)
+}
+
 func described(x stage.Artefact) fingerprint.Artefact {
 	if x.Path == "" {
 		return fingerprint.Artefact{}
@@ -118,7 +130,11 @@ func described(x stage.Artefact) fingerprint.Artefact {
 	if x.IsDir {
 		kind = "directory"
 	}
-	return fingerprint.Artefact{Kind: kind, Path: x.Path, Digest: x.Digest, Size: x.Size, Files: x.Files}
+	d := fingerprint.Artefact{Kind: kind, Path: x.Path, Digest: x.Digest, Size: x.Size, Files: x.Files, Hashed: x.Hashed}
+	if !x.Since.IsZero() {
+		d.HashedSince = &x.Since
+	}
+	return d
 }
 
 // readInput reads a file that the plan needs, and checks its digest over the very

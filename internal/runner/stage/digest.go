@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -59,8 +60,25 @@ type Artefact struct {
 	// Outside are the folders, other than the artefact's own, in which links of
 	// the folder end: a container must see them too.
 	Outside []string
-	seen    map[string]Identity // by path
+	// Manifest lists the files of a folder, sorted by path; Digest is the SHA-256
+	// of its lines.
+	Manifest []Entry
+	// Hashed is how many bytes were read for this; the digests of the rest were
+	// remembered, the oldest since Since.
+	Hashed int64
+	Since  time.Time           // zero where nothing was remembered
+	seen   map[string]Identity // by path
 }
+
+// Entry is a file of a folder.
+type Entry struct {
+	SHA256 string `json:"sha256"` // 64 hexadecimal digits
+	Size   int64  `json:"size"`   // bytes
+	Path   string `json:"path"`   // relative, with slashes
+}
+
+// Line is the entry in the text whose digest is the folder's.
+func (e Entry) Line() string { return fmt.Sprintf("%s  %d  %s\n", e.SHA256, e.Size, e.Path) }
 
 // Unchanged returns an error that names the first file that was replaced or
 // written since the artefact was hashed.
@@ -85,35 +103,103 @@ func (a Artefact) Identities() map[string]Identity { return a.seen }
 // hashed in parallel. Links to files are followed, as the engine will; links to
 // folders, and special files, are refused.
 func Digest(ctx context.Context, path string) (Artefact, error) {
+	return Hasher{}.Digest(ctx, path)
+}
+
+// Hasher makes digests. The zero value reads every byte.
+type Hasher struct {
+	// Known returns the digest of a file that was hashed before, and when; nil
+	// knows none.
+	Known func(path string, id Identity) (sum string, at time.Time, ok bool)
+	// Done is told of every file that was hashed, and when that began. Known and
+	// Done are called concurrently.
+	Done func(path string, id Identity, sum string, began time.Time)
+	// Progress is told of bytes done, hashed or known, concurrently; Total once,
+	// before the first of them.
+	Progress func(bytes int64)
+	Total    func(files int, bytes int64)
+}
+
+// entry is a file on its way into a manifest.
+type entry struct {
+	Entry
+	path    string
+	outside string // folder of the link's target; "" where it is inside
+	id      Identity
+	hashed  bool
+	at      time.Time // when it was hashed, where that is remembered
+}
+
+// Digest is the function of the same name.
+func (h Hasher) Digest(ctx context.Context, path string) (Artefact, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return Artefact{}, fmt.Errorf("digest: %w", err)
 	}
 	if info.IsDir() {
-		return digestDir(ctx, path)
+		return h.folder(ctx, path)
 	}
-	f, id, err := openRegular(path)
-	if err != nil {
+	e := entry{path: path, id: Identity{Size: info.Size()}}
+	if h.Total != nil {
+		h.Total(1, info.Size())
+	}
+	if err := h.file(ctx, &e); err != nil {
 		return Artefact{}, fmt.Errorf("digest: %w", err)
+	}
+	a := Artefact{Path: path, Digest: "sha256:" + e.SHA256, Size: e.id.Size, Files: 1, seen: map[string]Identity{path: e.id}}
+	a.count(&e)
+	return a, nil
+}
+
+// count notes whether the entry's bytes were read.
+func (a *Artefact) count(e *entry) {
+	switch {
+	case e.hashed:
+		a.Hashed += e.id.Size
+	case a.Since.IsZero() || e.at.Before(a.Since):
+		a.Since = e.at
+	}
+}
+
+// file completes an entry.
+func (h Hasher) file(ctx context.Context, e *entry) error {
+	f, id, err := openRegular(e.path)
+	if err != nil {
+		return err
 	}
 	defer f.Close()
-	sum, err := hashFile(ctx, f, id, nil)
-	if err != nil {
-		return Artefact{}, fmt.Errorf("digest: %w", err)
+	e.id, e.Size = id, id.Size
+	if h.Known != nil {
+		if sum, at, ok := h.Known(e.path, id); ok {
+			e.SHA256, e.at = sum, at
+			if h.Progress != nil {
+				h.Progress(id.Size)
+			}
+			return nil
+		}
 	}
-	return Artefact{Path: path, Digest: "sha256:" + sum, Size: id.Size, Files: 1, seen: map[string]Identity{path: id}}, nil
+	began := time.Now()
+	if e.SHA256, err = hashFile(ctx, f, id, nil, h.Progress); err != nil {
+		return err
+	}
+	e.hashed = true
+	if h.Done != nil {
+		h.Done(e.path, id, e.SHA256, began)
+	}
+	return nil
 }
 
-type entry struct {
-	rel, path, sum string
-	outside        string // folder of the link's target; "" where it is inside
-	id             Identity
-}
-
-func digestDir(ctx context.Context, root string) (Artefact, error) {
+func (h Hasher) folder(ctx context.Context, root string) (Artefact, error) {
 	entries, err := list(root)
 	if err != nil {
 		return Artefact{}, fmt.Errorf("digest %s: %w", root, err)
+	}
+	if h.Total != nil {
+		var total int64
+		for _, e := range entries {
+			total += e.id.Size
+		}
+		h.Total(len(entries), total)
 	}
 	// The largest first, so that no worker is left with a big file at the end.
 	order := make([]int, len(entries))
@@ -124,27 +210,20 @@ func digestDir(ctx context.Context, root string) (Artefact, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for _, i := range order {
-		e := &entries[i]
-		group.Go(func() error {
-			f, id, err := openRegular(e.path)
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			e.id = id
-			e.sum, err = hashFile(ctx, f, id, nil)
-			return err
-		})
+		group.Go(func() error { return h.file(ctx, &entries[i]) })
 	}
 	if err := group.Wait(); err != nil {
 		return Artefact{}, fmt.Errorf("digest %s: %w", root, err)
 	}
 	a := Artefact{Path: root, Files: len(entries), IsDir: true, seen: map[string]Identity{}}
 	manifest := sha256.New()
-	for _, e := range entries {
-		fmt.Fprintf(manifest, "%s  %d  %s\n", e.sum, e.id.Size, e.rel)
+	for i := range entries {
+		e := &entries[i]
+		_, _ = io.WriteString(manifest, e.Line()) // never fails
+		a.Manifest = append(a.Manifest, e.Entry)
 		a.Size += e.id.Size
 		a.seen[e.path] = e.id
+		a.count(e)
 		if e.outside != "" && !slices.Contains(a.Outside, e.outside) {
 			a.Outside = append(a.Outside, e.outside)
 		}
@@ -180,7 +259,7 @@ func list(root string) ([]entry, error) {
 		if !info.Mode().IsRegular() {
 			return fmt.Errorf("%s is not a regular file (%s)", rel, info.Mode().Type())
 		}
-		e := entry{rel: filepath.ToSlash(rel), path: path, id: Identity{Size: info.Size()}}
+		e := entry{Entry: Entry{Path: filepath.ToSlash(rel)}, path: path, id: Identity{Size: info.Size()}}
 		if d.Type()&fs.ModeSymlink != 0 {
 			target, err := filepath.EvalSymlinks(path)
 			if err != nil {
@@ -196,7 +275,7 @@ func list(root string) ([]entry, error) {
 	if err == nil && len(entries) == 0 {
 		err = errors.New("the folder has no files")
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.rel, b.rel) })
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Path, b.Path) })
 	return entries, err
 }
 
@@ -222,11 +301,11 @@ func openRegular(path string) (*os.File, Identity, error) {
 const blockSize = 1 << 20
 
 // hashFile hashes all of f, copying it to dst unless that is nil. A file that
-// changes while it is read is an error.
-func hashFile(ctx context.Context, f *os.File, before Identity, dst io.Writer) (string, error) {
+// changes while it is read is an error. progress may be nil.
+func hashFile(ctx context.Context, f *os.File, before Identity, dst io.Writer, progress func(int64)) (string, error) {
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_SEQUENTIAL) // a hint
 	h := sha256.New()
-	n, err := copyHash(ctx, h, f, dst)
+	n, err := copyHash(ctx, h, f, dst, progress)
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", f.Name(), err)
 	}
@@ -240,7 +319,7 @@ func hashFile(ctx context.Context, f *os.File, before Identity, dst io.Writer) (
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-func copyHash(ctx context.Context, h hash.Hash, src io.Reader, dst io.Writer) (int64, error) {
+func copyHash(ctx context.Context, h hash.Hash, src io.Reader, dst io.Writer, progress func(int64)) (int64, error) {
 	buffer := make([]byte, blockSize)
 	var total int64
 	for {
@@ -250,6 +329,9 @@ func copyHash(ctx context.Context, h hash.Hash, src io.Reader, dst io.Writer) (i
 		n, err := src.Read(buffer)
 		total += int64(n)
 		h.Write(buffer[:n])
+		if progress != nil {
+			progress(int64(n))
+		}
 		if dst != nil && n > 0 {
 			if _, err := dst.Write(buffer[:n]); err != nil {
 				return total, err

@@ -114,7 +114,7 @@ func TestDigest_Refuses(t *testing.T) {
 
 func cache(t *testing.T) *Cache {
 	t.Helper()
-	c, err := OpenCache(filepath.Join(t.TempDir(), "cache"))
+	c, err := OpenCache(filepath.Join(t.TempDir(), "cache"), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestCache_Image(t *testing.T) {
 	c := cache(t)
 	source := write(t, filepath.Join(t.TempDir(), "image.sif"), "genuine")
 	pin := "sha256:" + sum("genuine")
-	image, err := c.Image(t.Context(), source, pin)
+	image, err := c.Image(t.Context(), source, pin, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,14 +147,14 @@ func TestCache_Image(t *testing.T) {
 	if b, err := os.ReadFile(image.Path); err != nil || string(b) != "genuine" {
 		t.Errorf("staged copy: %q %v", b, err)
 	}
-	drifted, err := c.Image(t.Context(), source, pin)
+	drifted, err := c.Image(t.Context(), source, pin, false)
 	if err != nil || drifted.Path != "" || drifted.Source.Digest != "sha256:"+sum("evil") {
 		t.Errorf("drifted: %+v, %v", drifted, err)
 	}
 	if _, err := os.Stat(c.path(sum("evil"))); err == nil {
 		t.Error("a drifted image was kept")
 	}
-	unpinned, err := c.Image(t.Context(), source, "unpinned")
+	unpinned, err := c.Image(t.Context(), source, "unpinned", false)
 	if err != nil || unpinned.Path != c.path(sum("evil")) {
 		t.Errorf("unpinned: %+v, %v", unpinned, err)
 	}
@@ -184,7 +184,7 @@ func TestCache_StaleCopyIsMadeAnew(t *testing.T) {
 			t.Parallel()
 			c := cache(t)
 			source := write(t, filepath.Join(t.TempDir(), "image.sif"), "genuine")
-			first, err := c.Image(t.Context(), source, pin)
+			first, err := c.Image(t.Context(), source, pin, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func TestCache_StaleCopyIsMadeAnew(t *testing.T) {
 					t.Error("the first run would not notice")
 				}
 			}
-			second, err := c.Image(t.Context(), source, pin)
+			second, err := c.Image(t.Context(), source, pin, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -224,19 +224,19 @@ func TestCache_OneCopiesOthersWait(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			image, err := c.Image(t.Context(), source, "sha256:"+sum(content))
+			image, err := c.Image(t.Context(), source, "sha256:"+sum(content), false)
 			if err != nil || image.Unchanged() != nil {
 				t.Errorf("%+v, %v, %v", image, err, image.Unchanged())
 			}
 		})
 	}
 	wg.Wait()
-	first, err := c.Image(t.Context(), source, "unpinned")
+	first, err := c.Image(t.Context(), source, "unpinned", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	twin := write(t, filepath.Join(t.TempDir(), "twin.sif"), content)
-	if second, err := c.Image(t.Context(), twin, "unpinned"); err != nil || second.Path != first.Path {
+	if second, err := c.Image(t.Context(), twin, "unpinned", false); err != nil || second.Path != first.Path {
 		t.Errorf("the same content: %+v, %v", second, err)
 	}
 	if err := first.Unchanged(); err != nil {
@@ -258,7 +258,7 @@ func TestCache_OneCopiesOthersWait(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := c.Image(ctx, source, "unpinned"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Image(ctx, source, "unpinned", false); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("waiting: %v", err)
 	}
 }
@@ -272,7 +272,7 @@ func TestOpenCache_Refuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{open, file, link} {
-		if _, err := OpenCache(dir); err == nil {
+		if _, err := OpenCache(dir, 0); err == nil {
 			t.Errorf("%s accepted", dir)
 		}
 	}

@@ -1,0 +1,87 @@
+package runner
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCleanUp: what a dead runner left goes, what a live one has stays.
+func TestCleanUp(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	live, owner, err := makeScratch(dir, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Close()
+	dead, gone, err := makeScratch(dir, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan := exec.Command("sleep", "300")
+	orphan.Env = []string{"TMPDIR=" + dead}
+	neighbour := exec.Command("sleep", "300")
+	neighbour.Env = []string{"TMPDIR=" + live}
+	for _, cmd := range []*exec.Cmd{orphan, neighbour} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() {
+		_ = neighbour.Process.Kill()
+		_ = neighbour.Wait()
+	}()
+	foreign := filepath.Join(dir, "sbench-run-of-somebody")
+	if err := os.Mkdir(foreign, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if left := abandoned(dir, os.Getuid()); len(left) != 0 {
+		t.Errorf("abandoned while both are held: %v", left)
+	}
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := abandoned(dir, os.Getuid()+1); len(left) != 0 {
+		t.Errorf("another user's: %v", left)
+	}
+	reaped := make(chan error, 1)
+	go func() { reaped <- orphan.Wait() }()
+	removed, err := cleanUp([]string{dir, dir, filepath.Join(dir, "absent")}, []string{filepath.Join(dir, "absent")}, os.Getuid())
+	if err != nil || !slices.Contains(removed, "scratch folder "+dead) || len(removed) != 2 {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	if err := <-reaped; err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("the orphan ended with %v", err)
+	}
+	for path, want := range map[string]bool{live: true, foreign: true, dead: false} {
+		if _, err := os.Stat(path); (err == nil) != want {
+			t.Errorf("%s is there: %v", path, err == nil)
+		}
+	}
+	if !held(filepath.Join(live, ownerFile)) {
+		t.Error("the live runner's lock is gone")
+	}
+}
+
+// TestRun_CleansUpAfterAKilledRunner: the next run on the node leaves it clean.
+func TestRun_CleansUpAfterAKilledRunner(t *testing.T) {
+	b := newBench(t, nil)
+	root := filepath.Dir(b.dir)
+	left, owner, err := makeScratch(root, 99)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := owner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, out := b.run()
+	b.sealed()
+	b.nothingLeft()
+	if !strings.Contains(out, "scratch folder "+left) {
+		t.Errorf("the log does not say that %s was removed:\n%s", left, out)
+	}
+}
