@@ -57,6 +57,28 @@ type Node struct {
 	// CacheLimit is how many bytes of images the node's cache may hold; 0 is no
 	// limit but the disk's.
 	CacheLimit int64 `json:"cache_limit"`
+	// VerifyKey is the path of a public key that every SIF must be signed with; ""
+	// asks for no signature.
+	VerifyKey string `json:"verify_key"`
+	// MinSHM and MinMemlock are bytes of shared memory and of lockable memory that
+	// the engine must find; 0 checks nothing.
+	MinSHM     int64  `json:"min_shm"`
+	MinMemlock int64  `json:"min_memlock"`
+	Clocks     Clocks `json:"clocks"`
+}
+
+// The ways to lock the clocks of GPUs.
+const (
+	ClocksNone   = "none"   // a pinned clock is checked and never set
+	ClocksSlurm  = "slurm"  // srun --gpu-freq, which restores them
+	ClocksHelper = "helper" // a command of the site, before and after
+)
+
+// Clocks says how pinned clocks come about.
+type Clocks struct {
+	Method string `json:"method"` // "" is none
+	// Helper takes lock-clocks and reset-clocks with sbench-gpu's options.
+	Helper []string `json:"helper"`
 }
 
 // Bind is a path of the node that the container sees.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"sbench/internal/batch"
 	"sbench/internal/diag"
 	"sbench/internal/setting"
 	"sbench/internal/strictyaml"
@@ -86,6 +87,9 @@ func (l *loader) check(root *strictyaml.Node) {
 	}
 	if h := root.Get("hardware"); h != nil && h.Kind == strictyaml.Map && len(h.Entries) == 0 {
 		l.Faults.Errorf(h.At, "", "hardware names nothing to run on")
+	}
+	if e := root.Get("engine"); e != nil && !l.spoilt["engine"] && (s.Engine.Clocks.Method == batch.ClocksHelper) != (len(s.Engine.Clocks.Helper) > 0) {
+		l.Faults.Errorf(e.At, "method helper names its command, the others none", "engine.clocks: method and helper do not go together")
 	}
 	// MaxArraySize caps the index, which counts from 0.
 	s.Limits.MaxSubmit = min(s.Limits.MaxSubmit, s.Limits.MaxArraySize)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sbench/internal/batch"
 	"sbench/internal/diag"
 	"sbench/internal/setting"
 	"sbench/internal/strictyaml"
@@ -30,7 +31,7 @@ func defaults() Site {
 		Hardware:      map[string]Hardware{},
 		Limits:        Limits{MaxArraySize: 1001, MaxSubmit: 1000, MaxQueue: 500, TaskMinutes: 60},
 		Jobs:          Jobs{Exclusive: "exclusive", Memory: "0", Requeue: true, Signal: 60 * time.Second, Options: map[string]string{}},
-		Engine:        Engine{Env: map[string]string{}},
+		Engine:        Engine{Env: map[string]string{}, Hash: HashAlways, Clocks: Clocks{Method: batch.ClocksNone}},
 		Secrets:       map[string]string{},
 		PollInterval:  15 * time.Second,
 	}
@@ -122,6 +123,15 @@ func (l *loader) top(root *strictyaml.Node) {
 			{Key: "start_timeout", Read: l.duration(&s.Engine.StartTimeout, time.Second, 24*time.Hour)},
 			{Key: "stop_timeout", Read: l.duration(&s.Engine.StopTimeout, time.Second, time.Hour)},
 			{Key: "digest_timeout", Read: l.duration(&s.Engine.DigestTimeout, time.Second, 24*time.Hour)},
+			{Key: "hash", Read: word(l, &s.Engine.Hash, HashAlways, HashOnce)},
+			{Key: "cache_limit", Read: l.bytes(&s.Engine.CacheLimit)},
+			{Key: "verify_key", Read: l.path(&s.Engine.VerifyKey)},
+			{Key: "min_shm", Read: l.bytes(&s.Engine.MinSHM)},
+			{Key: "min_memlock", Read: l.bytes(&s.Engine.MinMemlock)},
+			{Key: "clocks", Read: l.block([]strictyaml.Field{
+				{Key: "method", Read: word(l, &s.Engine.Clocks.Method, batch.ClocksNone, batch.ClocksSlurm, batch.ClocksHelper)},
+				{Key: "helper", Read: l.texts(&s.Engine.Clocks.Helper)},
+			})},
 		})},
 		{Key: "secrets", Read: l.secrets},
 	})
@@ -139,11 +149,7 @@ func (l *loader) hardware(h *Hardware) []strictyaml.Field {
 		{Key: "nodes", Read: l.count(&h.Nodes, 0, 1_000_000)},
 		{Key: "cpus_per_node", Read: l.count(&h.CPUsPerNode, 0, 4096)},
 		{Key: "cpus_per_gpu", Read: l.count(&h.CPUsPerGPU, 0, 4096)},
-		{Key: "memory_per_gpu", Read: func(n *strictyaml.Node, p string) {
-			if v, ok := l.Bytes(n, p); ok {
-				h.MemoryPerGPU = v
-			}
-		}},
+		{Key: "memory_per_gpu", Read: l.bytes(&h.MemoryPerGPU)},
 		{Key: "constraint", Read: l.match(&h.Constraint, constraintForm, "a Slurm feature expression")},
 		{Key: "partition", Read: l.name(&h.Partition)},
 		{Key: "nvml_name", Read: l.text(&h.NVMLName)},
@@ -277,6 +283,15 @@ func (l *loader) count(into *int, low, high int64) readFunc {
 			l.Faults.Errorf(n.At, "", "%s is %d, not between %d and %d", p, v, low, high)
 		default:
 			*into = int(v)
+		}
+	}
+}
+
+func (l *loader) bytes(into *int64) readFunc {
+	return func(n *strictyaml.Node, p string) {
+		if v, ok := l.Bytes(n, p); ok {
+			l.at[p] = n.At
+			*into = v
 		}
 	}
 }

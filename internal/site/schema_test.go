@@ -25,6 +25,7 @@ func special() map[string]object {
 	words := func(values ...string) object { return object{"enum": values} }
 	name := object{"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$"}
 	path := object{"type": "string", "pattern": "^/[^:,]*$"}
+	size := object{"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?([kKMGTP]i?)?B$`}
 	out := map[string]object{
 		"hardware_class": words("real", "emulated"), "submit_as": words("user", "service"),
 		"jobs.exclusive": words("exclusive", "gres"), "hardware.*.link": words("nvlink", "pcie", "none"),
@@ -32,8 +33,10 @@ func special() map[string]object {
 		"jobs.options.*":            {"type": []string{"string", "number", "boolean"}},
 		"engine.env.*":              {"type": []string{"string", "number", "boolean"}},
 		"hardware.*.gres":           {"type": "string", "pattern": "^gpu(:[A-Za-z0-9_.-]+)?$"},
-		"hardware.*.memory_per_gpu": {"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?([kKMGTP]i?)?B$`},
+		"hardware.*.memory_per_gpu": size,
 		"name":                      name, "cluster": name, "secrets.*": path, "slurm.conf": path, "slurm.bin": path,
+		"engine.hash": words("always", "once-per-node"), "engine.clocks.method": words("none", "slurm", "helper"),
+		"engine.cache_limit": size, "engine.min_shm": size, "engine.min_memlock": size, "engine.verify_key": path,
 		"engine.binds.[].source": path, "engine.binds.[].target": path,
 	}
 	for f := range reflect.TypeFor[site.Paths]().Fields() {

@@ -151,7 +151,37 @@ type Engine struct {
 	StartTimeout  time.Duration     `json:"start_timeout"`  // to the first token; 0 is the runner's own
 	StopTimeout   time.Duration     `json:"stop_timeout"`   // SIGTERM to SIGKILL; 0 is the runner's own
 	DigestTimeout time.Duration     `json:"digest_timeout"` // all artefacts of a run; 0 is the runner's own
+	// Hash says how often a node reads artefacts: always, for every run, or
+	// once-per-node: a file that was hashed since the node was booted, and has not
+	// changed since, is not read again.
+	Hash string `json:"hash"`
+	// CacheLimit is how many bytes of images a node's cache may hold; 0 is no limit
+	// but the disk's.
+	CacheLimit int64 `json:"cache_limit"`
+	// VerifyKey is a public key that every SIF must be signed with; "" asks for no
+	// signature.
+	VerifyKey string `json:"verify_key"`
+	// MinSHM and MinMemlock are the least size of the shared memory and of the
+	// memory lock limit that a node must give an engine; 0 checks nothing.
+	MinSHM     int64  `json:"min_shm"`
+	MinMemlock int64  `json:"min_memlock"`
+	Clocks     Clocks `json:"clocks"`
 }
+
+// Clocks says how a node locks the clocks of its GPUs where a setting pins them.
+type Clocks struct {
+	// Method is none (a pin is only checked), slurm (srun --gpu-freq) or helper.
+	Method string `json:"method"`
+	// Helper is a command that takes lock-clocks and reset-clocks with the options
+	// of sbench-gpu, with the rights that these need: [sudo, -n, /usr/sbin/sbench-gpu].
+	Helper []string `json:"helper"`
+}
+
+// The values of Engine.Hash.
+const (
+	HashAlways = "always"
+	HashOnce   = "once-per-node"
+)
 
 // Bind is a path of the node that containers see.
 type Bind struct {
@@ -226,6 +256,9 @@ func (s *Site) Node(gpuHelper string) batch.Node {
 		GPUHelper: gpuHelper, TempDir: s.Paths.Temp, ClientCPUs: s.Engine.ClientCPUs,
 		Deadlines: batch.Deadlines{Digest: s.Engine.DigestTimeout, EngineStart: s.Engine.StartTimeout, Stop: s.Engine.StopTimeout},
 	}
+	n.HashOnce, n.CacheLimit, n.VerifyKey = s.Engine.Hash == HashOnce, s.Engine.CacheLimit, s.Engine.VerifyKey
+	n.MinSHM, n.MinMemlock = s.Engine.MinSHM, s.Engine.MinMemlock
+	n.Clocks = batch.Clocks{Method: s.Engine.Clocks.Method, Helper: s.Engine.Clocks.Helper}
 	for _, b := range s.Engine.Binds {
 		n.Binds = append(n.Binds, batch.Bind{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly})
 	}
