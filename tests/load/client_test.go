@@ -126,7 +126,7 @@ func oursRole(raw json.RawMessage) (any, error) {
 		out.Events += len(r.EventTimes)
 		out.Bytes += r.Bytes
 		switch r.Outcome {
-		case result.OutcomeOK, result.OutcomeCutOff:
+		case result.OutcomeOK, result.OutcomeCutOff, result.OutcomeCancelledByPlan:
 		default:
 			out.Failed++
 			out.Detail = string(r.Outcome) + ": " + r.Detail

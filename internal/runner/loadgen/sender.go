@@ -247,9 +247,10 @@ func (s *sender) until(deadline int64) {
 	}
 }
 
-// cancelRest accounts for what was not sent. What was due is the client's fault;
-// what a stopped ladder left out was cancelled by the plan; what lies behind the
-// last window, or follows on an answer that never came, was never offered.
+// cancelRest accounts for what was not sent. What was due is the client's fault,
+// unless it was only to keep the load up; what a stopped ladder left out was
+// cancelled by the plan; what lies behind the last window, or follows on an answer
+// that never came, was never offered.
 func (s *sender) cancelRest() {
 	now := s.r.now()
 	for x := s.first(); x != nil; x = s.first() {
@@ -263,6 +264,9 @@ func (s *sender) cancelRest() {
 			s.r.inFlight.Add(-1)
 		case s.leftOut(x) || x.due > now:
 			x.ending, x.why = endingCancelled, "the load point was left out"
+		case x.phase == result.PhaseTail:
+			// It became due while the sender was told that all measured ones had ended.
+			x.ending, x.why = endingCancelled, "the measurement had ended"
 		default:
 			x.ending = endingNotSent
 		}
