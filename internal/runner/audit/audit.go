@@ -91,7 +91,8 @@ func Findings(checks []result.Check) []string {
 // Run makes every check that the client can make, judges what was mandatory, and
 // returns all checks with in.Others, the failed ones first.
 func Run(in Input) []result.Check {
-	checks := slices.Concat(harness(in), findings(in), in.Others)
+	client := harness(in)
+	checks := slices.Concat(client, findings(in, unpunctual(client)), in.Others)
 	mandatory := slices.Concat(Mandatory(in.Workload.Arrival.Process), in.Require)
 	for _, name := range mandatory {
 		i := slices.IndexFunc(checks, func(c result.Check) bool { return c.Name == name })
@@ -111,6 +112,17 @@ func Run(in Input) []result.Check {
 		return cmp.Compare(rank(a), rank(b))
 	})
 	return checks
+}
+
+// unpunctual says why the client cannot blame the engine for a rate that was not
+// reached; "" where it was punctual.
+func unpunctual(client []result.Check) string {
+	for _, c := range client {
+		if (c.Name == SendLateness || c.Name == NotSent) && c.Verdict == result.VerdictFail {
+			return c.Reason
+		}
+	}
+	return ""
 }
 
 // rank orders failures of the harness before findings before the rest.

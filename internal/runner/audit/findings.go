@@ -24,8 +24,9 @@ const (
 	chance = 3
 )
 
-// findings judges the engine in each load point, and sums the worst up.
-func findings(in Input) []result.Check {
+// findings judges the engine in each load point, and sums the worst up. late says
+// why the client was not punctual, "" where it was.
+func findings(in Input, late string) []result.Check {
 	judges := []func(Input, *result.Window) result.Check{saturated, unstable, failures, lengths, little}
 	var checks []result.Check
 	for _, judge := range judges {
@@ -33,6 +34,9 @@ func findings(in Input) []result.Check {
 		for i := range in.Windows {
 			w := &in.Windows[i]
 			c := judge(in, w)
+			if c.Name == Saturated && c.Verdict == result.VerdictFail && late != "" {
+				c.Verdict, c.Reason = result.VerdictUnknown, c.Reason+", but "+late
+			}
 			if c.Verdict == result.VerdictFail {
 				w.Findings = append(w.Findings, c.Name)
 				if len(in.Windows) > 1 {
