@@ -83,6 +83,13 @@ func (p *Parser) remember(data []byte, c *Chunk) {
 	p.shape = *c
 }
 
+// TextSpan is where the text lies in data, which was parsed last, if an event that
+// differs from it only in a plain text parses to the same chunk.
+func (p *Parser) TextSpan(data []byte) (from, to int, ok bool) {
+	from, to = len(p.prefix), len(data)-len(p.suffix)
+	return from, to, p.known && from < to && bytes.HasPrefix(data, p.prefix)
+}
+
 // matches says whether data is the remembered event but for a plain, non-empty
 // text. Such an event parses to the same chunk.
 func (p *Parser) matches(data []byte) bool {

@@ -104,6 +104,19 @@ func (s *Splitter) End() (ev Event, ok bool, err error) {
 	return Event{Name: s.name, Data: s.data, End: s.offset}, true, nil
 }
 
+// Between says whether the stream is between two events: the last byte ended one,
+// or nothing has come yet but whole events.
+func (s *Splitter) Between() bool {
+	return !s.pending && !s.skipLF && len(s.line) == 0 && len(s.name) == 0
+}
+
+// Offset is how much of the stream was taken.
+func (s *Splitter) Offset() int64 { return s.offset }
+
+// Skip passes over n bytes that the caller knows to be whole events of data alone,
+// ended by LF. The stream must be between two events.
+func (s *Splitter) Skip(n int) { s.offset += int64(n) }
+
 // lineEnd is the index of the first CR or LF, or -1.
 func lineEnd(p []byte) int {
 	i := bytes.IndexByte(p, '\n')

@@ -52,9 +52,10 @@ type arena struct {
 }
 
 const (
-	regionBytes = 16 << 20
-	// stockBytes are kept touched ahead of what is used.
-	stockBytes = 8 << 20
+	regionBytes = 8 << 20
+	// stockBytes are kept touched ahead of what is used: more than a million packed
+	// events take until the next look.
+	stockBytes = 2 << 20
 )
 
 func (a *arena) block() *block {

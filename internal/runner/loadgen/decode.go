@@ -16,6 +16,7 @@ type decoder struct {
 	body    []byte
 	events  []event
 	parser  sse.Parser
+	content bool // the last event had text that is not reasoning
 }
 
 // answer is what the body of an answer says.
@@ -145,21 +146,28 @@ func (d *decoder) document(x *exchange, a *answer) {
 	}
 }
 
-// segment is how much of a body is unpacked at a time: what stays in the nearest
-// cache.
-const segment = 16 << 10
-
 // stream reads the events.
 func (d *decoder) stream(x *exchange, a *answer) {
 	var split sse.Splitter
 	clock := clockOf(x)
 	var empty int32
 	body := x.unpack()
+	var known familiar
 	for {
-		d.body = body.more(d.body[:0], segment)
-		if len(d.body) == 0 {
+		record, ok := body.next()
+		if !ok {
 			break
 		}
+		if record.literal == nil && split.Between() && a.doneAt == 0 {
+			if n := known.event(record, len(body.like)); n > 0 {
+				split.Skip(n)
+				a.text(event{t: clock.at(split.Offset()), bytes: int32(n - eventFrame), total: -1}, known.content, &empty)
+				continue
+			}
+		}
+		between := split.Between()
+		d.body = body.bytes(d.body[:0], record)
+		events := len(a.events)
 		for rest := d.body; ; {
 			ev, more, ok, err := split.Next(rest)
 			if err != nil {
@@ -172,6 +180,12 @@ func (d *decoder) stream(x *exchange, a *answer) {
 			rest = more
 			if !d.event(&ev, a, clock.at(ev.End), &empty) {
 				return
+			}
+		}
+		if isPattern(record.literal) {
+			known = familiar{}
+			if between && split.Between() && len(a.events) == events+1 {
+				known = d.familiar(record.literal)
 			}
 		}
 	}
@@ -193,8 +207,7 @@ func (d *decoder) stream(x *exchange, a *answer) {
 	default: // it might have gone on
 	}
 	if split.Stray > 0 && len(a.events) == 0 {
-		body = x.unpack()
-		a.malformed = "not an event stream: " + excerpt(body.more(nil, excerptBytes+1))
+		a.malformed = "not an event stream: " + excerpt(x.begin(nil, excerptBytes+1))
 	} else if split.Stray > 0 {
 		a.warnings = append(a.warnings, fmt.Sprintf("%d lines that are no field", split.Stray))
 	}
@@ -237,19 +250,28 @@ func (d *decoder) event(ev *sse.Event, a *answer, t int64, empty *int32) bool {
 	}
 	switch {
 	case c.Text():
-		if c.Content && a.content1 == 0 {
-			a.content1 = t
-		}
-		e := event{t: t, bytes: int32(len(ev.Data)), before: *empty, total: -1}
+		e := event{t: t, bytes: int32(len(ev.Data)), total: -1}
 		if c.HasUsage {
 			e.total = int32(c.Usage.Completion)
 		}
-		a.events = append(a.events, e)
-		*empty = 0
+		d.content = c.Content
+		a.text(e, c.Content, empty)
 	case c.Choices && !c.Role && c.Finish == "":
 		*empty++
 	}
 	return true
+}
+
+// text notes an event with text.
+func (a *answer) text(e event, content bool, empty *int32) {
+	if a.chunk1 == 0 {
+		a.chunk1 = e.t
+	}
+	if content && a.content1 == 0 {
+		a.content1 = e.t
+	}
+	e.before, *empty = *empty, 0
+	a.events = append(a.events, e)
 }
 
 // take notes what a chunk says beside its text.

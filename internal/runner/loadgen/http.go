@@ -142,16 +142,11 @@ func (r *reply) cut(p []byte) (line, rest []byte, ok bool, err error) {
 
 // chunkSize reads a chunk's size; extensions are ignored.
 func chunkSize(line []byte) (int64, bool) {
-	if i := bytes.IndexByte(line, ';'); i >= 0 {
-		line = line[:i]
-	}
-	line = bytes.TrimRight(line, " \t")
-	if len(line) == 0 || len(line) > 15 {
-		return 0, false
-	}
 	var n int64
-	for _, b := range line {
+	for i, b := range line {
 		switch {
+		case i == 15:
+			return 0, false
 		case '0' <= b && b <= '9':
 			n = n<<4 | int64(b-'0')
 		case 'a' <= b && b <= 'f':
@@ -159,10 +154,11 @@ func chunkSize(line []byte) (int64, bool) {
 		case 'A' <= b && b <= 'F':
 			n = n<<4 | int64(b-'A'+10)
 		default:
-			return 0, false
+			rest, _, _ := bytes.Cut(line[i:], []byte(";"))
+			return n, i > 0 && len(bytes.Trim(rest, " \t")) == 0
 		}
 	}
-	return n, true
+	return n, len(line) > 0
 }
 
 // header collects the header block and reads it when it is whole.

@@ -15,8 +15,8 @@ import (
 //	like     recordLike, prefix, suffix, middle (2 bytes each), the middle's bytes:
 //	         the pattern's first and last bytes with the middle between them
 //
-// No record crosses the end of a block. The pattern is the last literal of a
-// suitable length.
+// No record crosses the end of a block. The pattern is the last literal that looks
+// like a whole event.
 const (
 	recordLiteral = 0
 	recordLike    = 1
@@ -26,9 +26,16 @@ const (
 	maxLiteral  = blockBytes - literalHead
 	minPattern  = 32
 	maxPattern  = 1024
+
+	patternStart = "data:"
 )
 
-func isPattern(literal []byte) bool { return len(literal) >= minPattern && len(literal) <= maxPattern }
+// isPattern says whether a literal is the pattern of what follows: a whole event, as
+// far as one can see. What a read cut off must not take its place.
+func isPattern(literal []byte) bool {
+	return len(literal) >= minPattern && len(literal) <= maxPattern &&
+		string(literal[:len(patternStart)]) == patternStart && literal[len(literal)-1] == '\n'
+}
 
 // append packs a piece of the body.
 func (x *exchange) append(a *arena, p []byte) {
@@ -148,40 +155,67 @@ func commonSuffix(a, b []byte) int {
 type unpacker struct {
 	b    *block
 	at   int
-	like []byte
+	like []byte // the pattern
 }
 
 func (x *exchange) unpack() unpacker { return unpacker{b: x.first} }
 
-// more appends at least size bytes of the body to p, or what is left of it.
-func (u *unpacker) more(p []byte, size int) []byte {
-	for want := len(p) + size; len(p) < want && u.b != nil; {
-		if u.at == u.b.n {
-			u.b, u.at = u.b.next, 0
-			continue
+// record is one record of a packed body: a literal, or the middle of a variant of
+// the pattern between its first prefix and its last suffix bytes.
+type record struct {
+	literal        []byte // nil for a variant
+	prefix, suffix int
+	middle         []byte
+}
+
+// next returns the next record; false at the end.
+func (u *unpacker) next() (r record, ok bool) {
+	for {
+		if u.b == nil {
+			return record{}, false
 		}
-		record := u.b.data[u.at:u.b.n]
-		if record[0] == recordLiteral {
-			n := literalHead + int(binary.LittleEndian.Uint16(record[1:]))
-			literal := record[literalHead:n]
-			if isPattern(literal) {
-				u.like = literal
-			}
-			p = append(p, literal...)
-			u.at += n
-			continue
+		if u.at < u.b.n {
+			break
 		}
-		prefix := int(binary.LittleEndian.Uint16(record[1:]))
-		suffix := int(binary.LittleEndian.Uint16(record[3:]))
-		n := likeHead + int(binary.LittleEndian.Uint16(record[5:]))
-		p = append(append(append(p, u.like[:prefix]...), record[likeHead:n]...), u.like[len(u.like)-suffix:]...)
+		u.b, u.at = u.b.next, 0
+	}
+	p := u.b.data[u.at:u.b.n]
+	if p[0] == recordLiteral {
+		n := literalHead + int(binary.LittleEndian.Uint16(p[1:]))
 		u.at += n
+		r.literal = p[literalHead:n]
+		if isPattern(r.literal) {
+			u.like = r.literal
+		}
+		return r, true
+	}
+	n := likeHead + int(binary.LittleEndian.Uint16(p[5:]))
+	u.at += n
+	return record{
+		prefix: int(binary.LittleEndian.Uint16(p[1:])), suffix: int(binary.LittleEndian.Uint16(p[3:])), middle: p[likeHead:n],
+	}, true
+}
+
+// bytes appends what a record stands for to p.
+func (u *unpacker) bytes(p []byte, r record) []byte {
+	if r.literal != nil {
+		return append(p, r.literal...)
+	}
+	return append(append(append(p, u.like[:r.prefix]...), r.middle...), u.like[len(u.like)-r.suffix:]...)
+}
+
+// begin appends to p, of the body, whole records until p has size bytes.
+func (x *exchange) begin(p []byte, size int) []byte {
+	u := x.unpack()
+	for len(p) < size {
+		r, ok := u.next()
+		if !ok {
+			break
+		}
+		p = u.bytes(p, r)
 	}
 	return p
 }
 
 // body appends the whole body to p.
-func (x *exchange) body(p []byte) []byte {
-	u := x.unpack()
-	return u.more(p, x.size)
-}
+func (x *exchange) body(p []byte) []byte { return x.begin(p, len(p)+x.size) }

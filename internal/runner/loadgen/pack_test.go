@@ -31,15 +31,11 @@ func TestPack_Lossless(t *testing.T) {
 		}
 		u := x.unpack()
 		var again []byte
-		for {
-			p := u.more(nil, 100)
-			if len(p) == 0 {
-				break
-			}
-			again = append(again, p...)
+		for r, ok := u.next(); ok; r, ok = u.next() {
+			again = u.bytes(again, r)
 		}
 		if !bytes.Equal(again, whole) || x.size != len(whole) {
-			t.Fatalf("in segments, %d bytes became %d; size %d", len(whole), len(again), x.size)
+			t.Fatalf("by record, %d bytes became %d; size %d", len(whole), len(again), x.size)
 		}
 		a.take(x)
 	})
@@ -52,7 +48,7 @@ func TestPack_Small(t *testing.T) {
 	x := &exchange{}
 	for i := range 1000 {
 		event := oneEvent(i)
-		x.append(&a, event[bytes.IndexByte(event, 'd'):len(event)-2]) // without the chunk's framing
+		x.append(&a, event[bytes.Index(event, []byte("data:")):len(event)-2]) // without the chunk's framing
 	}
 	if held := a.held.Load(); held*10 > int64(x.size) {
 		t.Errorf("%d bytes are kept in %d", x.size, held)
