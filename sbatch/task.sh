@@ -91,11 +91,13 @@ wait_child() {
   child=''
 }
 
+# The ranks of a gang watch each other: killed by srun because of another, rank 0
+# could not seal what it knows.
 run_step() {
   local run=$1 args
   args=(
     --job-name="sb-run-$run" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1
-    --kill-on-bad-exit=1 --input=none --open-mode=append
+    --kill-on-bad-exit=$((nodes == 1)) --input=none --open-mode=append
     --output="$batch/logs/run-$run.$job-r$restart.log"
   )
   [ -z "$gres" ] || args+=(--gres="$gres")

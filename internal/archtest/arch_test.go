@@ -46,7 +46,7 @@ var layers = map[string]layer{
 	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "nvml": adapter,
 
 	"runner/preflight": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,
-	"runner/loadgen": node, "runner/audit": node,
+	"runner/loadgen": node, "runner/audit": node, "runner/gang": node,
 
 	"submit": service, "track": service, "collect": service, "cron": service, "web": service,
 	"runner": service, "sim": service, "devcluster": service, "bench": service,

@@ -94,6 +94,9 @@ type Deadlines struct {
 	GPU         time.Duration `json:"gpu"`          // of one question to sbench-gpu
 	EngineStart time.Duration `json:"engine_start"` // from start to the first token
 	Stop        time.Duration `json:"stop"`         // grace between SIGTERM and SIGKILL
+	// Gang is how long the runners of several nodes wait for each other; how long
+	// one may be silent is fixed.
+	Gang time.Duration `json:"gang,omitempty"`
 }
 
 // Task is one array element: an allocation in which its runs are executed in turn.

@@ -72,7 +72,7 @@ func (c *Collector) verify(f folder) (store.Sealed, error) {
 	m := s.Manifest
 	out := store.Sealed{Attempt: store.NewAttempt{
 		Attempt: m.Attempt, Sealed: true, ExitClass: m.ExitClass, Valid: m.Valid, EnvVerified: m.EnvVerified,
-		Reasons: printables(m.Reasons), Signature: printable(m.Signature, maxReason), Checks: printableChecks(m.Checks),
+		Reasons: printables(m.Reasons), Blamed: m.Blamed, Signature: printable(m.Signature, maxReason), Checks: printableChecks(m.Checks),
 		Runner: printable(m.Runner, maxReason), Dir: f.dir, Files: m.Files,
 	}}
 	out.Attempt.StepID = printable(m.Attempt.StepID, maxReason)
@@ -149,6 +149,8 @@ func match(f folder, m result.Manifest) (store.Candidate, error) {
 		return refuse(kindUnreadable, "it took from %s to %s", a.StartedAt, a.EndedAt)
 	case len(m.Reasons) > maxReasons || len(m.Checks) > maxChecks || len(a.Nodes) > maxNodes:
 		return refuse(kindUnreadable, "%d reasons, %d checks, %d nodes", len(m.Reasons), len(m.Checks), len(a.Nodes))
+	case slices.ContainsFunc(m.Blamed, func(n string) bool { return !slices.Contains(a.Nodes, n) }):
+		return refuse(kindUnreadable, "it blames %.100q, which are not its nodes", m.Blamed)
 	case len(a.Nodes) == 0 || slices.ContainsFunc(a.Nodes, func(n string) bool { return !nodeName.MatchString(n) }):
 		return refuse(kindUnreadable, "node names %.100q", a.Nodes)
 	}

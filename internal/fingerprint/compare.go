@@ -32,7 +32,8 @@ type Item struct {
 	Name     string // as in the sweep file: environment.driver
 	Pinned   string
 	Realized string
-	Where    string // "node n2", "gpu 3 of n2"; "" where there is only one place
+	Where    string // "node n2", "gpu 3 of node n2"; "" where there is only one place
+	Node     string // that is to blame; "" where none is, or no single one
 	Why      string // why it could not be read, or does not apply
 	Class    Class
 	Verdict  result.Verdict
@@ -82,6 +83,7 @@ func onPlace(where string) string {
 // comparison collects items.
 type comparison struct {
 	items []Item
+	node  string // to blame for what comes
 	// emulated hardware has no devices to ask.
 	emulated bool
 }
@@ -92,34 +94,91 @@ type comparison struct {
 func Compare(s setting.Setting, f Fingerprint, hardwareClass string, stage Stage) []Item {
 	c := comparison{emulated: hardwareClass == "emulated"}
 	if stage == StageEngine {
-		c.pin("engine.version", s.Engine.Version, f.Engine.Version, "", "the engine does not report it", ClassArtefact)
-		c.pin("environment.cuda", s.Environment.CUDA, f.Engine.CUDA, "", "the engine does not report it", ClassArtefact)
-		c.pin("environment.nccl", s.Environment.NCCL, f.Engine.NCCL, "", "the engine does not report it", ClassArtefact)
+		c.software(s, f, stage)
+		if len(f.Nodes) > 1 {
+			c.agreeOnEngine(f)
+		}
 		return c.items
 	}
-	c.pin("image digest", s.Image.Digest, f.Image.Digest, "", "", ClassArtefact)
-	if s.Model.Checkpoint.Path != "" || s.Model.Checkpoint.Digest != "" {
-		c.pin("checkpoint digest", s.Model.Checkpoint.Digest, f.Checkpoint.Digest, "", "", ClassArtefact)
-	}
+	c.software(s, f, stage)
 	c.exact("hardware.nodes", strconv.Itoa(s.Hardware.Nodes), strconv.Itoa(len(f.Nodes)), "", ClassNode)
 	for _, n := range f.Nodes {
 		where := ""
 		if len(f.Nodes) > 1 {
-			where = "node " + n.Hostname
+			where = "node " + n.Where()
 		}
+		c.node = n.Where()
 		c.pin("environment.kernel", s.Environment.Kernel, n.Kernel, where, "", ClassNode)
 		c.pin("environment.governor", s.Environment.Governor, n.Governor, where, "the kernel offers no frequency control", ClassNode)
 		c.hardware(s, n, where)
+		c.placed(s, n, where)
+	}
+	c.node = ""
+	c.switches(s, f)
+	if len(f.Nodes) > 1 {
+		c.agree(f)
 	}
 	return c.items
 }
+
+// software compares the pinned artefacts and versions on every node. Where one
+// node has the pinned one and another has not, the other node is to blame, and
+// not the artefact.
+func (c *comparison) software(s setting.Setting, f Fingerprint, stage Stage) {
+	const silent = "the engine does not report it"
+	type pin struct {
+		name, pinned, why string
+		of                func(Software) string
+	}
+	pins := []pin{
+		{"image digest", s.Image.Digest, "", func(x Software) string { return x.Image.Digest }},
+		{"checkpoint digest", s.Model.Checkpoint.Digest, "", func(x Software) string { return x.Checkpoint.Digest }},
+	}
+	if s.Model.Checkpoint.Path == "" && s.Model.Checkpoint.Digest == "" {
+		pins = pins[:1]
+	}
+	if stage == StageEngine {
+		pins = []pin{
+			{"engine.version", s.Engine.Version, silent, func(x Software) string { return x.Engine.Version }},
+			{"environment.cuda", s.Environment.CUDA, silent, func(x Software) string { return x.Engine.CUDA }},
+			{"environment.nccl", s.Environment.NCCL, silent, func(x Software) string { return x.Engine.NCCL }},
+		}
+	}
+	for _, p := range pins {
+		right := 0
+		for _, n := range f.Nodes {
+			if Matches(p.pinned, p.of(f.SoftwareOf(n))) {
+				right++
+			}
+		}
+		for _, n := range f.Nodes {
+			x := f.SoftwareOf(n)
+			if n.Rank > 0 && stage == StageEngine && !x.Engine.runs() {
+				continue // this rank runs no engine: it has nothing to say
+			}
+			where, class := "", ClassArtefact
+			if n.Rank > 0 {
+				where = "node " + n.Where()
+			}
+			c.node = ""
+			if right > 0 {
+				class, c.node = ClassNode, n.Where()
+			}
+			c.pin(p.name, p.pinned, p.of(x), where, p.why, class)
+		}
+	}
+	c.node = ""
+}
+
+// runs reports whether the rank has an engine process.
+func (e Engine) runs() bool { return e.Kind != "" }
 
 // pin compares where the setting pins.
 func (c *comparison) pin(name, pinned, realized, where, why string, class Class) {
 	if pinned == setting.Unpinned || pinned == "" {
 		return
 	}
-	i := Item{Name: name, Pinned: pinned, Realized: realized, Where: where, Class: class, Verdict: result.VerdictFail}
+	i := Item{Name: name, Pinned: pinned, Realized: realized, Where: where, Node: c.node, Class: class, Verdict: result.VerdictFail}
 	switch {
 	case realized == "":
 		i.Verdict, i.Why = result.VerdictUnknown, why
@@ -131,7 +190,7 @@ func (c *comparison) pin(name, pinned, realized, where, why string, class Class)
 
 // exact compares an item that every setting has.
 func (c *comparison) exact(name, pinned, realized, where string, class Class) {
-	i := Item{Name: name, Pinned: pinned, Realized: realized, Where: where, Class: class, Verdict: result.VerdictFail}
+	i := Item{Name: name, Pinned: pinned, Realized: realized, Where: where, Node: c.node, Class: class, Verdict: result.VerdictFail}
 	if pinned == realized {
 		i.Verdict = result.VerdictPass
 	}
@@ -186,7 +245,7 @@ func (c *comparison) models(s setting.Setting, n Node, where, why string) {
 		c.exact("hardware.gpus", strconv.Itoa(*n.GPUsAllocated), strconv.Itoa(len(devices))+" of NVML", where, ClassNode)
 	}
 	for _, d := range devices {
-		i := Item{Name: "hardware.gpu", Pinned: s.Hardware.GPU, Where: place(d, where), Class: ClassNode, Verdict: result.VerdictFail}
+		i := Item{Name: "hardware.gpu", Pinned: s.Hardware.GPU, Where: place(d, where), Node: c.node, Class: ClassNode, Verdict: result.VerdictFail}
 		switch {
 		case d.Name == nil:
 			i.Verdict, i.Why = result.VerdictUnknown, "NVML says no name"

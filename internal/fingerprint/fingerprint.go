@@ -63,6 +63,8 @@ type Engine struct {
 
 // Node is what can be read on one node.
 type Node struct {
+	Rank            int               `json:"rank"`
+	Name            string            `json:"name"` // as Slurm names it; "" outside of a job
 	Hostname        string            `json:"hostname"`
 	Kernel          string            `json:"kernel"` // uname -r
 	OS              string            `json:"os"`
@@ -90,6 +92,44 @@ type Node struct {
 	GPUs            *GPUs             `json:"gpus"`                 // from NVML
 	GPUsAllocated   *int              `json:"gpus_allocated"`       // that Slurm gave this step on this node
 	GPUsAllocatedID []string          `json:"gpus_allocated_index"` // as Slurm numbers them
+	Placed          Placed            `json:"placed"`
+	// Software is what this node has of it; nil on rank 0, which the fingerprint's
+	// own fields are of.
+	Software *Software `json:"software,omitempty"`
+}
+
+// Placed is what Slurm gave on one node, as the node itself can see.
+type Placed struct {
+	TopologyAddress string `json:"topology_address"` // switches above it and the node, with dots
+	TopologyPattern string `json:"topology_pattern"` // what each part is: switch.switch.node
+	CPUsGiven       *int   `json:"cpus_given"`       // to this step, in Slurm's count
+	// OtherJobs are the raw ids of jobs beside ours on the node; nil where it
+	// cannot be seen.
+	OtherJobs []int64 `json:"other_jobs"`
+}
+
+// Software is what an engine is made of on a node of the gang.
+type Software struct {
+	Image      Artefact  `json:"image"`
+	Checkpoint Artefact  `json:"checkpoint"`
+	Container  Container `json:"container"`
+	Engine     Engine    `json:"engine"`
+}
+
+// Where is what people know the node by.
+func (n Node) Where() string {
+	if n.Name != "" {
+		return n.Name
+	}
+	return n.Hostname
+}
+
+// SoftwareOf is the software of a node.
+func (f Fingerprint) SoftwareOf(n Node) Software {
+	if n.Software != nil {
+		return *n.Software
+	}
+	return Software{Image: f.Image, Checkpoint: f.Checkpoint, Container: f.Container, Engine: f.Engine}
 }
 
 // NUMANode is a memory node.

@@ -54,12 +54,15 @@ type Manifest struct {
 	// "ENV_DRIFT: image digest sha256:aaaa… expected, sha256:bbbb… realized".
 	Reasons []string `json:"reasons"`
 	// Signature is equal for two failures of the same deterministic cause; "" otherwise.
-	Signature   string  `json:"signature"`
-	Valid       bool    `json:"valid"`
-	EnvVerified bool    `json:"env_verified"`
-	Checks      []Check `json:"checks"`
-	Runner      string  `json:"runner"` // version of sbench-runner
-	Files       []File  `json:"files"`
+	Signature string `json:"signature"`
+	// Blamed are the nodes at fault where they were not as pinned: nil is not
+	// said, which blames the first; empty is none.
+	Blamed      []string `json:"blamed"`
+	Valid       bool     `json:"valid"`
+	EnvVerified bool     `json:"env_verified"`
+	Checks      []Check  `json:"checks"`
+	Runner      string   `json:"runner"` // version of sbench-runner
+	Files       []File   `json:"files"`
 }
 
 // File is one file that the manifest vouches for.

@@ -25,7 +25,8 @@ type job struct {
 	restart int
 	step    string
 	node    string
-	rank    int
+	rank    int // of this node in the step
+	size    int // nodes of the step
 }
 
 func jobFromEnv(getenv func(string) string) (job, error) {
@@ -42,6 +43,13 @@ func jobFromEnv(getenv func(string) string) (job, error) {
 	if s := getenv("SLURM_PROCID"); s != "" {
 		if j.rank, err = strconv.Atoi(s); err != nil || j.rank < 0 {
 			return job{}, fmt.Errorf("SLURM_PROCID %q is not a rank", s)
+		}
+	}
+	j.size = 1
+	for _, name := range []string{"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"} {
+		// The step's own counts; outside of one there is one task.
+		if n, err := strconv.Atoi(getenv(name)); err == nil && n > 0 && getenv("SLURM_PROCID") != "" {
+			j.size = n
 		}
 	}
 	if j.step = getenv("SLURM_STEP_ID"); j.step == "" {

@@ -61,7 +61,7 @@ func (a *attempt) addEnergy(w *result.Window, d deviceSamples) {
 	if _, known := w.Metrics[total]; !known || a.fingerprint.Nodes[0].GPUs == nil {
 		return
 	}
-	joules, why := gpu.Energy(d.samples, d.devices, w.Start+d.origin, w.End+d.origin)
+	joules, why := a.energy(*w, d)
 	if joules == nil {
 		w.NullReasons[total], w.NullReasons[each] = why, why
 		return
@@ -76,6 +76,11 @@ func (a *attempt) addEnergy(w *result.Window, d deviceSamples) {
 	share := *joules / (*rate * float64(w.End-w.Start) / 1e9)
 	w.Metrics[each] = &share
 	delete(w.NullReasons, each)
+}
+
+// energy is what this node's devices took in a window; nil where it is not known.
+func (a *attempt) energy(w result.Window, d deviceSamples) (joules *float64, why string) {
+	return gpu.Energy(d.samples, d.devices, w.Start+d.origin, w.End+d.origin)
 }
 
 // checkDevices judges the devices under load, over all windows together.

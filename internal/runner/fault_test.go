@@ -43,7 +43,6 @@ func TestRun_Refuses(t *testing.T) {
 		{"checkpoint absent", func(_ *batch.Spec, s *setting.Setting) { s.Model.Checkpoint.Path = "/nonexistent/model" }, lifecycle.ExitStaging, "/nonexistent/model"},
 		{"relative path", func(_ *batch.Spec, s *setting.Setting) { s.Image.Path = "engine" }, lifecycle.ExitSpec, `image.path "engine" is not absolute`},
 		{"foreign batch", func(b *batch.Spec, _ *setting.Setting) { b.UID = os.Getuid() + 1 }, lifecycle.ExitSpec, "the batch is of user"},
-		{"two nodes", func(_ *batch.Spec, s *setting.Setting) { s.Hardware.Nodes = 2 }, lifecycle.ExitSpec, "hardware.nodes is 2"},
 		{"reserved option", func(_ *batch.Spec, s *setting.Setting) {
 			s.Engine.Kind, s.Engine.Args = setting.EngineLlamaCpp, map[string]string{"port": "1"}
 		}, lifecycle.ExitSpec, "engine.args.port is set by the harness"},

@@ -47,6 +47,9 @@ func (a *attempt) measure(ctx context.Context) error {
 	const slack = 5 * time.Minute
 	loadCtx, stop := context.WithTimeoutCause(alive, time.Duration(a.plan.Length)+slack, errors.New("the load did not end in its time"))
 	defer stop()
+	if err := a.sampleOthers(ctx); err != nil {
+		return err
+	}
 	sampler := a.startTelemetry(ctx)
 	devices := a.startDevices()
 	recording, err := loadgen.Run(loadCtx, config, a.clock)
@@ -71,6 +74,10 @@ func (a *attempt) measure(ctx context.Context) error {
 		m.windows = append(m.windows, w)
 	}
 	a.checkDevices(recording.Windows, samples)
+	// A signal that comes now finds the measurement complete.
+	if err := a.sampledOthers(context.WithoutCancel(ctx), m.windows); err != nil {
+		return err
+	}
 	a.measured = m
 	return nil
 }

@@ -31,6 +31,10 @@ type failure struct {
 	reasons   []string
 	signature string
 	cause     error
+	// blame are the nodes at fault; nil is not said, empty is none.
+	blame []string
+	// outside says that it was seen from outside: a signal may explain it.
+	outside bool
 }
 
 func (f *failure) Error() string { return f.reasons[0] }
@@ -49,6 +53,7 @@ type attempt struct {
 	job     job
 	dirs    dirs
 
+	place      place
 	log        *slog.Logger
 	clock      loadgen.Clock
 	supervisor *proc.Supervisor
@@ -64,6 +69,12 @@ type attempt struct {
 	engine      *running
 	telemetry   []result.Telemetry
 	measured    *measurement
+
+	gang  *conductor   // rank 0 of several nodes
+	order *engine.Gang // where this rank's engine finds the others; nil on one node
+	logs  []string     // of other ranks, in the attempt's folder
+	// beforeScratch is called when the engine has ended; nil does nothing.
+	beforeScratch func()
 }
 
 // artefacts are the files that were hashed and must stay what they are.
@@ -100,10 +111,9 @@ func execute(ctx context.Context, p place, j job, stderr io.Writer) lifecycle.Ex
 	if !ok {
 		return stop(lifecycle.ExitSpec, fmt.Errorf("task %d has no run %d", p.task, p.run))
 	}
-	a := &attempt{spec: spec, task: task, run: run, setting: spec.Settings[run.SettingHash], job: j, clock: loadgen.NewClock()}
+	a := &attempt{spec: spec, task: task, run: run, setting: spec.Settings[run.SettingHash], job: j, clock: loadgen.NewClock(), place: p}
 	if j.rank > 0 {
-		// The leader refuses what it cannot measure; there is nothing to do here.
-		return lifecycle.ExitMeasured
+		return a.follow(ctx, stderr)
 	}
 	if a.writer, err = seal.Create(batch.AttemptDir(spec.AttemptsDir, run.ID, j.id, j.restart)); err != nil {
 		if errors.Is(err, seal.ErrSealed) {
@@ -163,13 +173,16 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 			})
 		}
 	}()
-	if err := a.prepare(); err != nil {
-		return err
-	}
+	// Whatever becomes of another rank ends the step that is under way.
+	together, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
 	steps := []struct {
 		name string
 		do   func(context.Context) error
 	}{
+		{"assemble", func(ctx context.Context) error { return a.assemble(ctx, lose) }},
+		// Only now: the other ranks wait for this one, whatever it has to say.
+		{"prepare", func(context.Context) error { return a.prepare() }},
 		{"verify", a.verify},
 		{"start", a.start},
 		{"identify", a.identify},
@@ -179,7 +192,8 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 	}
 	for _, s := range steps {
 		began := time.Now()
-		if err := s.do(ctx); err != nil {
+		if err := s.do(together); err != nil {
+			err = otherRank(together, s.name, err)
 			a.told = toldToStop(ctx, err)
 			return err
 		}
@@ -193,8 +207,8 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 func toldToStop(ctx context.Context, err error) bool {
 	var f *failure
 	if errors.As(err, &f) {
-		switch f.class {
-		case lifecycle.ExitEngineDied, lifecycle.ExitEngineStart, lifecycle.ExitInternal:
+		switch {
+		case f.outside, f.class == lifecycle.ExitEngineDied, f.class == lifecycle.ExitEngineStart, f.class == lifecycle.ExitInternal:
 			timer := time.NewTimer(time.Second)
 			defer timer.Stop()
 			select {
@@ -211,9 +225,6 @@ func toldToStop(ctx context.Context, err error) bool {
 func (a *attempt) prepare() error {
 	if a.spec.UID != os.Getuid() {
 		return fail(lifecycle.ExitSpec, "", fmt.Errorf("the batch is of user %d, this is user %d", a.spec.UID, os.Getuid()))
-	}
-	if n := a.setting.Hardware.Nodes; n > 1 {
-		return fail(lifecycle.ExitSpec, "gang", fmt.Errorf("hardware.nodes is %d: this runner measures engines of one node", n))
 	}
 	if a.setting.Engine.ServerLife == setting.ServerLifeShared {
 		return fail(lifecycle.ExitSpec, "server life", errors.New("engine.server_life is shared: this runner starts an engine for every run"))
@@ -232,6 +243,10 @@ func (a *attempt) prepare() error {
 		return fail(lifecycle.ExitSpec, "engine kind", err)
 	} else if _, err := adapter.Argv(engine.Params{Setting: a.setting, Host: loopback, Port: 1, Program: a.setting.Image.Path}); err != nil {
 		return fail(lifecycle.ExitSpec, "engine argv", err)
+	} else if a.setting.Hardware.Nodes > 1 {
+		if _, err := adapter.Spans(a.setting); err != nil {
+			return fail(lifecycle.ExitSpec, "gang", err)
+		}
 	}
 	scratch, cache := nodeFolders(a.spec)
 	a.dirs = dirs{cache: cache}
@@ -249,6 +264,7 @@ func (a *attempt) prepare() error {
 // tearDown leaves no process and no file of this run on the node.
 func (a *attempt) tearDown() error {
 	var errs []error
+	dismissed := a.dismiss()
 	if a.engine != nil {
 		a.noteSharedMemory()
 		errs = append(errs, a.engine.tree.Stop(a.stopGrace()))
@@ -261,10 +277,13 @@ func (a *attempt) tearDown() error {
 		}
 		errs = append(errs, err)
 	}
+	if a.beforeScratch != nil {
+		a.beforeScratch()
+	}
 	if a.dirs.temp != "" {
 		errs = append(errs, os.RemoveAll(a.dirs.temp), a.dirs.owner.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, (<-dismissed)...)...)
 }
 
 func orDefault(d, otherwise time.Duration) time.Duration {
@@ -292,15 +311,15 @@ func (a *attempt) conclude(err error) {
 	var f *failure
 	switch {
 	case errors.As(err, &f):
-		m.ExitClass, m.Reasons, m.Signature = f.class, f.reasons, f.signature
+		m.ExitClass, m.Reasons, m.Signature, m.Blamed = f.class, f.reasons, f.signature, f.blame
 	case err != nil:
 		m.ExitClass, m.Reasons = lifecycle.ExitInternal, []string{err.Error()}
 	}
 	// A signal explains whatever else went wrong after it, except what was found
 	// out before: a drift stays a drift.
-	drifted := m.ExitClass == lifecycle.ExitDriftArtefact || m.ExitClass == lifecycle.ExitDriftNode
+	drifted := (m.ExitClass == lifecycle.ExitDriftArtefact || m.ExitClass == lifecycle.ExitDriftNode) && !f.outside
 	if a.told && !drifted {
-		m.ExitClass, m.Signature = lifecycle.ExitCancelled, ""
+		m.ExitClass, m.Signature, m.Blamed = lifecycle.ExitCancelled, "", nil
 		m.Reasons = append([]string{"CANCELLED: told to stop"}, m.Reasons...)
 	}
 	if err == nil {
@@ -329,7 +348,7 @@ func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
 	}
 	a.log.Info("end", "class", string(m.ExitClass), "valid", m.Valid)
 	_ = closeLog()
-	for _, name := range []string{result.EngineLog, result.RunnerLog} {
+	for _, name := range append([]string{result.EngineLog, result.RunnerLog}, a.logs...) {
 		if info, err := os.Lstat(a.writer.Path(name)); err == nil && info.Mode().IsRegular() {
 			_ = a.writer.Adopt(name)
 		}
@@ -337,7 +356,9 @@ func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
 	_, err := a.writer.Seal(*m)
 	if err != nil && !errors.Is(err, seal.ErrSealed) {
 		// Without the logs there may be room for the manifest.
-		_ = errors.Join(a.writer.Drop(result.EngineLog), a.writer.Drop(result.RunnerLog))
+		for _, name := range append([]string{result.EngineLog, result.RunnerLog}, a.logs...) {
+			_ = a.writer.Drop(name)
+		}
 		_, err = a.writer.Seal(*m)
 	}
 	if err != nil {

@@ -39,25 +39,18 @@ const loopback = "127.0.0.1"
 
 // start starts the engine and waits until it has generated a token.
 func (a *attempt) start(ctx context.Context) error {
-	adapter, err := engine.New(a.setting.Engine.Kind)
+	adapter, err := a.describeEngine(ctx)
 	if err != nil {
-		return fail(lifecycle.ExitSpec, "engine kind", err)
-	}
-	if err := a.findContainer(ctx); err != nil {
 		return err
-	}
-	a.fingerprint.Engine.Kind = string(a.setting.Engine.Kind)
-	a.fingerprint.Nodes[0].Env = preflight.RelevantEnv(a.engineEnv())
-	if argv := adapter.Probe(a.params(0)); argv != nil && a.setting.Image.Kind == setting.ImageSIF {
-		if err := a.probe(ctx, argv); err != nil {
-			return err
-		}
 	}
 	a.splitCPUs()
 	ctx, cancel := context.WithTimeout(ctx, orDefault(a.spec.Node.Deadlines.EngineStart, 20*time.Minute))
 	defer cancel()
+	if err := a.startOthers(ctx, adapter); err != nil {
+		return err
+	}
 	err = a.startOnce(ctx, adapter)
-	if errors.Is(err, engine.ErrForeign) {
+	if errors.Is(err, engine.ErrForeign) && a.order == nil {
 		// Somebody was faster to take the free port. Once more, with another one.
 		a.log.Warn("the engine's port was taken by another process", "error", err)
 		err = errors.Join(a.engine.tree.Stop(a.stopGrace()), os.Remove(a.writer.Path(result.EngineLog)))
@@ -72,11 +65,44 @@ func (a *attempt) start(ctx context.Context) error {
 	return err
 }
 
+// describeEngine finds out what this node starts the engine with, and what the
+// image says is in it.
+func (a *attempt) describeEngine(ctx context.Context) (engine.Engine, error) {
+	adapter, err := engine.New(a.setting.Engine.Kind)
+	if err != nil {
+		return nil, fail(lifecycle.ExitSpec, "engine kind", err)
+	}
+	if err := a.findContainer(ctx); err != nil {
+		return nil, err
+	}
+	a.fingerprint.Engine.Kind = string(a.setting.Engine.Kind)
+	a.fingerprint.Nodes[0].Env = preflight.RelevantEnv(a.engineEnv())
+	if argv := adapter.Probe(a.params(0)); argv != nil && a.setting.Image.Kind == setting.ImageSIF {
+		if err := a.probe(ctx, argv); err != nil {
+			return nil, err
+		}
+	}
+	return adapter, nil
+}
+
 func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
-	port, err := engine.FreePort()
+	port, err := engine.FreePort(loopback)
 	if err != nil {
 		return fail(lifecycle.ExitInternal, "", err)
 	}
+	if err := a.launch(adapter, port); err != nil {
+		return err
+	}
+	tree := a.engine.tree
+	a.engine.ready, err = engine.WaitReady(ctx, engine.Running{
+		Host: loopback, Port: port, Endpoint: a.setting.Workload.Request.Endpoint, Model: a.setting.Model.Name,
+		Done: tree.Done(), Owns: tree.OwnsPort,
+	})
+	return err
+}
+
+// launch starts this node's engine process.
+func (a *attempt) launch(adapter engine.Engine, port int) error {
 	argv, err := adapter.Argv(a.params(port))
 	if err != nil {
 		return fail(lifecycle.ExitSpec, "engine argv", err)
@@ -86,7 +112,7 @@ func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
 	if err != nil {
 		return err
 	}
-	spec.Log, spec.LogLimit = a.writer.Path(result.EngineLog), engineLogBytes
+	spec.Log, spec.LogLimit = a.logPath(), engineLogBytes
 	spec.Orphans = true
 	a.log.Info("start engine", "argv", strings.Join(spec.Argv, " "))
 	oomKills := host().OOMKills()
@@ -95,11 +121,7 @@ func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
 		return fail(lifecycle.ExitEngineStart, "not started", fmt.Errorf("ENGINE_START: %w", err))
 	}
 	a.engine = &running{adapter: adapter, tree: tree, shm: map[string]fileID{}, oomKills: oomKills}
-	a.engine.ready, err = engine.WaitReady(ctx, engine.Running{
-		Host: loopback, Port: port, Endpoint: a.setting.Workload.Request.Endpoint, Model: a.setting.Model.Name,
-		Done: tree.Done(), Owns: tree.OwnsPort,
-	})
-	return err
+	return nil
 }
 
 // startFailure says why the engine did not become ready.
@@ -160,8 +182,10 @@ func (a *attempt) logTail() string {
 }
 
 // tailLines are the last lines of the engine's log, for people.
-func (a *attempt) tailLines() []string {
-	lines := strings.Split(strings.TrimSpace(a.engine.tree.Tail(4<<10)), "\n")
+func (a *attempt) tailLines() []string { return tailLines(a.engine.tree.Tail(4 << 10)) }
+
+func tailLines(tail string) []string {
+	lines := strings.Split(strings.TrimSpace(tail), "\n")
 	lines = lines[max(0, len(lines)-10):]
 	for i, line := range lines {
 		lines[i] = "engine: " + strings.ToValidUTF8(strings.Map(printable, line), "\uFFFD")
@@ -197,7 +221,7 @@ func (a *attempt) findContainer(ctx context.Context) error {
 
 // params are what the adapter makes a command line of.
 func (a *attempt) params(port int) engine.Params {
-	p := engine.Params{Setting: a.setting, Host: loopback, Port: port, Model: a.setting.Model.Checkpoint.Path}
+	p := engine.Params{Setting: a.setting, Host: loopback, Port: port, Model: a.setting.Model.Checkpoint.Path, Gang: a.order}
 	if a.setting.Image.Kind == setting.ImageHost {
 		p.Program = a.artefacts.program.Path
 		return p

@@ -32,11 +32,18 @@ const emulated = "emulated"
 // differs or cannot be read.
 func (a *attempt) verify(ctx context.Context) error {
 	a.fingerprint = fingerprint.Fingerprint{Version: fingerprint.Version, Runner: version.String()}
-	if err := a.hash(ctx); err != nil {
+	others, err := a.alongside(ctx, verbVerify, nil, func(ctx context.Context) error {
+		if err := a.hash(ctx); err != nil {
+			return err
+		}
+		a.fingerprint.Allocation = host().Allocation()
+		a.fingerprint.Nodes = []fingerprint.Node{a.readNode(ctx)}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	a.fingerprint.Allocation = host().Allocation()
-	a.fingerprint.Nodes = []fingerprint.Node{a.readNode(ctx)}
+	a.fingerprint.Nodes = append(a.fingerprint.Nodes, others...)
 	if err := a.compare(fingerprint.StageNode); err != nil {
 		return err
 	}
@@ -165,6 +172,7 @@ func host() preflight.Host { return preflight.Host{Root: "/", Getenv: os.Getenv}
 // readNode reads the node, with its devices where it has real ones.
 func (a *attempt) readNode(ctx context.Context) fingerprint.Node {
 	n := host().Node()
+	n.Rank = a.job.rank
 	switch {
 	case a.spec.HardwareClass == emulated:
 		if n.GPUsAllocated != nil {
@@ -192,6 +200,7 @@ func (a *attempt) compare(stage fingerprint.Stage) error {
 	slices.SortStableFunc(items, func(x, y fingerprint.Item) int { return classOrder(x) - classOrder(y) })
 	f := &failure{class: lifecycle.ExitDriftNode}
 	var names []string
+	placement := true
 	for _, i := range items {
 		a.checks = append(a.checks, i.Check())
 		if !i.Refuses() {
@@ -202,9 +211,16 @@ func (a *attempt) compare(stage fingerprint.Stage) error {
 		}
 		f.reasons = append(f.reasons, i.Line())
 		names = append(names, i.Name)
+		placement = placement && i.IsPlacement()
+		if i.Node != "" && !slices.Contains(f.blame, i.Node) {
+			f.blame = append(f.blame, i.Node)
+		}
 	}
 	if len(f.reasons) == 0 {
 		return nil
+	}
+	if placement {
+		f.blame = []string{} // Slurm's doing
 	}
 	f.signature = "drift " + strings.Join(slices.Compact(names), ", ")
 	return f
@@ -245,6 +261,27 @@ func (a *attempt) probe(ctx context.Context, argv []string) error {
 
 // identify asks the running engine what it is and compares what only it knows.
 func (a *attempt) identify(ctx context.Context) error {
+	others, err := a.alongside(ctx, verbIdentify, nil, a.identifyOwn)
+	if err != nil {
+		var f *failure
+		if errors.As(err, &f) && f.class == lifecycle.ExitEngineDied && !f.outside && a.engineEnded(true) {
+			return a.died("its identification")
+		}
+		return err
+	}
+	a.fingerprint.Nodes = append(a.fingerprint.Nodes[:1:1], others...)
+	if err := a.compare(fingerprint.StageEngine); err != nil {
+		if a.engineEnded(true) {
+			return a.died("its identification") // a dead engine reports nothing
+		}
+		return err
+	}
+	a.verified = true
+	return nil
+}
+
+// identifyOwn asks the engine of this node, where it runs.
+func (a *attempt) identifyOwn(ctx context.Context) error {
 	a.noteSharedMemory()
 	identity := engine.Ask(ctx, a.engine.adapter, a.engine.ready.BaseURL)
 	a.fingerprint.Engine.Flags = identity.Flags
@@ -256,16 +293,15 @@ func (a *attempt) identify(ctx context.Context) error {
 		// The engine that runs is not the one whose package metadata was read.
 		a.fingerprint.Engine.Version = reported + " (running), " + known + " (installed)"
 	}
-	if a.setting.Image.Kind == setting.ImageHost {
+	return a.identifyFiles(ctx)
+}
+
+// identifyFiles looks at what the engine's process was made of.
+func (a *attempt) identifyFiles(ctx context.Context) error {
+	if a.setting.Image.Kind == setting.ImageHost && a.engine != nil {
 		if err := a.identifyProgram(ctx); err != nil {
 			return err
 		}
-	}
-	if err := a.compare(fingerprint.StageEngine); err != nil {
-		if a.engineEnded(true) {
-			return a.died("its identification") // a dead engine reports nothing
-		}
-		return err
 	}
 	if err := a.unchanged(); err != nil {
 		return &failure{
@@ -273,7 +309,6 @@ func (a *attempt) identify(ctx context.Context) error {
 			reasons: []string{"ENV_DRIFT: unchanged artefacts expected, " + err.Error()},
 		}
 	}
-	a.verified = true
 	return nil
 }
 
@@ -332,13 +367,15 @@ func (a *attempt) unchanged() error {
 func (a *attempt) verifyAgain(ctx context.Context) error {
 	before := a.fingerprint
 	after := before
-	after.Nodes = []fingerprint.Node{a.readNode(ctx)}
-	pids, err := a.engine.tree.PIDs()
+	var own fingerprint.Node
+	others, err := a.alongside(ctx, verbAgain, nil, func(ctx context.Context) (err error) {
+		own, err = a.nodeAgain(ctx)
+		return err
+	})
 	if err != nil {
-		return fail(lifecycle.ExitInternal, "", err)
+		return err
 	}
-	// The engine's own processes are on the devices now, and are no neighbours.
-	withoutProcesses(after.Nodes, pids)
+	after.Nodes = append([]fingerprint.Node{own}, others...)
 	for _, i := range fingerprint.Compare(a.setting, after, a.spec.HardwareClass, fingerprint.StageNode) {
 		if i.Refuses() {
 			c := i.Check()
@@ -346,13 +383,29 @@ func (a *attempt) verifyAgain(ctx context.Context) error {
 			a.checks = append(a.checks, c)
 		}
 	}
-	a.checks = append(a.checks, fingerprint.Changes(a.setting, before, after, pids)...)
+	a.checks = append(a.checks, fingerprint.Changes(a.setting, before, after, nil)...)
 	c := result.Check{Name: "artefacts", Kind: result.CheckHarness, Verdict: result.VerdictPass, Reason: "image and checkpoint were not touched during the run"}
 	if err := a.unchanged(); err != nil {
 		c.Verdict, c.Reason = result.VerdictFail, err.Error()
 	}
 	a.checks = append(a.checks, c)
 	return nil
+}
+
+// nodeAgain reads this node once more. The engine's own processes are on the
+// devices now, and are no neighbours.
+func (a *attempt) nodeAgain(ctx context.Context) (fingerprint.Node, error) {
+	node := a.readNode(ctx)
+	node.Env = a.fingerprint.Nodes[0].Env
+	if a.engine == nil {
+		return node, nil // this rank has none
+	}
+	pids, err := a.engine.tree.PIDs()
+	if err != nil {
+		return node, fail(lifecycle.ExitInternal, "", err)
+	}
+	withoutProcesses([]fingerprint.Node{node}, pids)
+	return node, nil
 }
 
 func withoutProcesses(nodes []fingerprint.Node, pids []int) {

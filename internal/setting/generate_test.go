@@ -53,6 +53,9 @@ func drawSetting(t *rapid.T) setting.Setting {
 	}
 	s.Hardware.GPUs = rapid.IntRange(0, 8).Draw(t, "gpus")
 	s.Hardware.Nodes = rapid.IntRange(1, 4).Draw(t, "nodes")
+	if s.Engine.Kind == setting.EngineLlamaCpp {
+		s.Hardware.Nodes = 1
+	}
 	s.Hardware.Link = pin("link", "nvlink", "pcie")
 	s.Hardware.Switches = rapid.IntRange(0, 3).Draw(t, "switches")
 	s.Environment.CUDA = pin("cuda", "12.4", "12.6")

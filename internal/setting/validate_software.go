@@ -45,8 +45,8 @@ func (v *validator) image() {
 		v.fail("image.path", "build a file from it: apptainer build image.sif FOLDER",
 			"names a sandbox folder, whose content can change while the sweep runs: %q", path)
 	}
-	if s.Image.Kind == ImageHost && s.Hardware.Nodes > 1 {
-		v.fault("", []string{"image.kind", "hardware.nodes"}, "image.kind host runs on one node only")
+	if kind := s.Engine.Kind; s.Hardware.Nodes > 1 && (kind == EngineLlamaCpp || kind == EngineTRTLLM) {
+		v.fault("vllm, sglang and command span nodes", []string{"engine.kind", "hardware.nodes"}, "engine.kind %s runs on one node only", kind)
 	}
 }
 

@@ -76,9 +76,9 @@ func TestValidate(t *testing.T) {
 		"clock in GHz":  {func(s *setting.Setting) { s.Environment.SMClock = "1.41GHz" }, nil},
 		"power":         {func(s *setting.Setting) { s.Environment.PowerLimit = "much" }, []string{"environment.power_limit"}},
 		"mig":           {func(s *setting.Setting) { s.Environment.MIG = "on" }, []string{"environment.mig"}},
-		"host on two nodes": {func(s *setting.Setting) {
-			s.Image.Kind, s.Hardware.Nodes, s.Parallel.Pipeline = setting.ImageHost, 2, 2
-		}, []string{"image.kind"}},
+		"llama.cpp on two nodes": {func(s *setting.Setting) {
+			s.Engine.Kind, s.Hardware.Nodes, s.Parallel.Pipeline = setting.EngineLlamaCpp, 2, 2
+		}, []string{"engine.kind"}},
 		"NaN":               {func(s *setting.Setting) { s.Workload.Request.Temperature = math.NaN() }, []string{"workload.request.temperature"}},
 		"top_p":             {func(s *setting.Setting) { s.Workload.Request.TopP = 0 }, []string{"workload.request.top_p"}},
 		"no rate":           {func(s *setting.Setting) { s.Workload.Arrival.Rate = 0 }, []string{"workload.arrival.rate"}},

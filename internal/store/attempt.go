@@ -20,6 +20,7 @@ type NewAttempt struct {
 	EnvVerified bool
 	Reasons     []string // the headline first
 	Signature   string
+	Blamed      []string // nodes at fault; nil is not said, empty is none
 	Checks      []result.Check
 	Runner      string        // version of sbench-runner; "" for what was lost
 	Dir         string        // where it is sealed; "" for what was lost
@@ -43,7 +44,7 @@ select nextval(pg_get_serial_sequence('attempt', 'id')) from generate_series(1, 
 var attemptColumns = []string{
 	"id", "run_id", "cluster", "job_id_raw", "restart_count", "sealed", "token", "task_index", "site", "step_id", "nodes",
 	"hardware_class", "started_at", "ended_at", "exit_class", "valid", "env_verified", "reasons", "signature", "checks",
-	"runner", "dir", "files", "recorded_at", "epoch",
+	"runner", "dir", "files", "recorded_at", "epoch", "blamed",
 }
 
 // attemptKey is what no two attempts share.
@@ -129,7 +130,7 @@ func (a *NewAttempt) row(tx *Tx, id int64) ([]any, error) {
 	return []any{
 		id, a.RunID, a.Cluster, a.JobIDRaw, int32(a.RestartCount), a.Sealed, a.Token, int32(a.TaskIndex), a.Site, a.StepID, texts(a.Nodes),
 		a.HardwareClass, given(a.StartedAt), given(a.EndedAt), string(a.ExitClass), a.Valid, a.EnvVerified, texts(a.Reasons), a.Signature,
-		checks, a.Runner, a.Dir, files, tx.now, tx.epoch,
+		checks, a.Runner, a.Dir, files, tx.now, tx.epoch, a.Blamed,
 	}, nil
 }
 

@@ -305,9 +305,10 @@ type NodeDrift struct {
 }
 
 const sqlNodeDrift = `
-select distinct a.nodes[1] as node, r.setting_hash
+select distinct n.node, r.setting_hash
   from attempt a join run r on r.id = a.run_id
- where a.exit_class = 'drift_node' and a.site = $1 and a.recorded_at >= $2 and cardinality(a.nodes) > 0
+  cross join lateral unnest(coalesce(a.blamed, a.nodes[1:1])) as n (node)
+ where a.exit_class = 'drift_node' and a.site = $1 and a.recorded_at >= $2
  order by 1, 2`
 
 // NodeDrifts returns the nodes of a site that were refused since then, by setting.

@@ -30,7 +30,7 @@ select id, sweep_id, batch_token, task_index, budget_attempts, budget_free, forg
        coalesce((select t.state <> 'ended' from task t where t.token = run.batch_token and t.task_index = run.task_index), false) as task_open
   from run where id = any($1) order by id for update`
 	sqlJudgedAttempts = `
-select a.id, a.run_id, a.exit_class, a.signature, a.valid, a.nodes, coalesce(a.reasons[1], '') as reason, coalesce(c.cause, '') as cause
+select a.id, a.run_id, a.exit_class, a.signature, a.valid, a.nodes, a.blamed, coalesce(a.reasons[1], '') as reason, coalesce(c.cause, '') as cause
   from current_attempt a
   left join lateral (
        select al.cause from allocation al
@@ -70,6 +70,7 @@ type judgedAttempt struct {
 	Signature string
 	Valid     bool
 	Nodes     []string
+	Blamed    []string // nil: the first node
 	Reason    string
 	Cause     lifecycle.Cause
 }
@@ -118,7 +119,10 @@ func (r judgedRun) judge(attempts []judgedAttempt, ended []Ended, by lifecycle.A
 			Class: a.ExitClass, Signature: a.Signature, Valid: a.Valid, Cause: a.Cause,
 			Reason: a.Reason, Forgiven: a.ID <= r.ForgivenAttempt,
 		}
-		if len(a.Nodes) > 0 {
+		switch {
+		case len(a.Blamed) > 0:
+			known[i].Node = a.Blamed[0]
+		case a.Blamed == nil && len(a.Nodes) > 0:
 			known[i].Node = a.Nodes[0]
 		}
 	}

@@ -5,8 +5,10 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,10 +26,24 @@ type Params struct {
 	Model   string // path of the checkpoint as the engine sees it; "" for none
 	Host    string
 	Port    int
+	// Gang is set where the engine has a process on each of several nodes.
+	Gang *Gang
+}
+
+// Gang is one rank's view of the nodes that an engine spans.
+type Gang struct {
+	Rank   int
+	Nodes  []string // by rank, as Slurm names them
+	Leader string   // address of rank 0's node that the others have reached
+	Port   int      // free there, for the engine's own meeting
 }
 
 // Engine is one kind of inference server.
 type Engine interface {
+	// Spans reports whether the engine has a process on every node of a gang, or,
+	// false, on rank 0's alone. It is an error where the setting's number of nodes
+	// is not the engine's to use.
+	Spans(s setting.Setting) (bool, error)
 	// Argv is the command line, without the container program.
 	Argv(p Params) ([]string, error)
 	// Probe is a command that prints a Report as JSON from inside the image,
@@ -130,10 +146,49 @@ func itoa(n int) string { return strconv.Itoa(max(n, 1)) }
 
 type vllm struct{}
 
+func (vllm) Spans(s setting.Setting) (bool, error) {
+	_, err := vllmGang(s, nil)
+	return true, err
+}
+
+// vllmGang renders the options by which a rank finds the others. One replica that
+// is larger than a node is cut over the nodes by vLLM's own multiprocessing; of
+// several replicas that fit on a node each, every node has its share.
+func vllmGang(s setting.Setting, g *Gang) ([]string, error) {
+	replica := max(s.Parallel.Tensor, 1) * max(s.Parallel.Pipeline, 1)
+	var argv []string
+	switch data := max(s.Parallel.Data, 1); {
+	case data == 1:
+		if g == nil {
+			return nil, nil
+		}
+		argv = []string{
+			"--distributed-executor-backend", "mp", "--nnodes", strconv.Itoa(len(g.Nodes)), "--node-rank", strconv.Itoa(g.Rank),
+			"--master-addr", g.Leader, "--master-port", strconv.Itoa(g.Port),
+		}
+	case replica > s.Hardware.GPUs || s.Hardware.GPUs%replica != 0:
+		return nil, fmt.Errorf("parallel.data %d: vllm puts whole replicas on a node, and one takes %d of its %d GPUs", data, replica, s.Hardware.GPUs)
+	default:
+		if g == nil {
+			return nil, nil
+		}
+		local := s.Hardware.GPUs / replica
+		argv = []string{
+			"--data-parallel-size-local", strconv.Itoa(local), "--data-parallel-start-rank", strconv.Itoa(local * g.Rank),
+			"--data-parallel-address", g.Leader, "--data-parallel-rpc-port", strconv.Itoa(g.Port),
+		}
+	}
+	if g.Rank > 0 {
+		argv = append(argv, "--headless")
+	}
+	return argv, nil
+}
+
 func (vllm) Argv(p Params) ([]string, error) {
 	s := p.Setting
 	user, err := options(s.Engine.Args, falseIsNo, "host", "port", "uds", "model", "served-model-name", "tensor-parallel-size",
-		"pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel")
+		"pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "nnodes", "node-rank", "master-addr", "master-port",
+		"headless", "data-parallel-size-local", "data-parallel-start-rank", "data-parallel-address", "data-parallel-rpc-port")
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +199,13 @@ func (vllm) Argv(p Params) ([]string, error) {
 	}
 	if s.Parallel.Data > 1 {
 		argv = append(argv, "--data-parallel-size", itoa(s.Parallel.Data))
+	}
+	if p.Gang != nil {
+		gang, err := vllmGang(s, p.Gang)
+		if err != nil {
+			return nil, err
+		}
+		argv = append(argv, gang...)
 	}
 	switch expert, ranks := s.Parallel.Expert, s.Parallel.Tensor*s.Parallel.Data; {
 	case expert <= 1:
@@ -178,7 +240,8 @@ type sglang struct{}
 func (sglang) Argv(p Params) ([]string, error) {
 	s := p.Setting
 	user, err := options(s.Engine.Args, falseIsAbsent, "host", "port", "model-path", "model", "served-model-name",
-		"tp-size", "tp", "tensor-parallel-size", "pp-size", "pipeline-parallel-size", "dp-size", "dp", "data-parallel-size", "ep-size", "ep", "expert-parallel-size")
+		"tp-size", "tp", "tensor-parallel-size", "pp-size", "pipeline-parallel-size", "dp-size", "dp", "data-parallel-size", "ep-size", "ep", "expert-parallel-size",
+		"nnodes", "node-rank", "dist-init-addr")
 	if err != nil {
 		return nil, err
 	}
@@ -196,8 +259,14 @@ func (sglang) Argv(p Params) ([]string, error) {
 			argv = append(argv, o.name, itoa(o.n))
 		}
 	}
+	if g := p.Gang; g != nil {
+		argv = append(argv, "--nnodes", strconv.Itoa(len(g.Nodes)), "--node-rank", strconv.Itoa(g.Rank),
+			"--dist-init-addr", net.JoinHostPort(g.Leader, strconv.Itoa(g.Port)))
+	}
 	return append(append(argv, precision(s, "dtype", "quantization")...), user...), nil
 }
+
+func (sglang) Spans(setting.Setting) (bool, error) { return true, nil }
 
 func (sglang) Probe(Params) []string { return pythonProbe("sglang") }
 
@@ -227,6 +296,10 @@ func (trtllm) Argv(p Params) ([]string, error) {
 	return append(argv, user...), nil
 }
 
+func (trtllm) Spans(setting.Setting) (bool, error) {
+	return false, errors.New("hardware.nodes: trtllm-serve spans nodes by MPI alone, whose ranks this runner does not start")
+}
+
 func (trtllm) Probe(Params) []string { return pythonProbe("tensorrt_llm") }
 
 func (trtllm) VersionPath() (string, func([]byte) string) { return "/version", jsonField("version") }
@@ -243,6 +316,10 @@ func (llamacpp) Argv(p Params) ([]string, error) {
 	return append(argv, user...), nil
 }
 
+func (llamacpp) Spans(setting.Setting) (bool, error) {
+	return false, errors.New("hardware.nodes: llama-server runs on one node")
+}
+
 func (llamacpp) Probe(Params) []string { return nil }
 
 func (llamacpp) VersionPath() (string, func([]byte) string) {
@@ -250,8 +327,14 @@ func (llamacpp) VersionPath() (string, func([]byte) string) {
 }
 
 // command is any program. Its argv is the setting's, with {host}, {port} and
-// {model} filled in; options follow.
+// {model} filled in; options follow. In a gang {rank}, {nodes}, {leader},
+// {gang_port} and {hosts} are filled in too, and a command that names its {rank}
+// is started on every node.
 type command struct{}
+
+func (command) Spans(s setting.Setting) (bool, error) {
+	return strings.Contains(strings.Join(s.Engine.Command, " "), "{rank}"), nil
+}
 
 func (command) Argv(p Params) ([]string, error) {
 	s := p.Setting
@@ -260,7 +343,12 @@ func (command) Argv(p Params) ([]string, error) {
 		return nil, err
 	}
 	argv := program(p)
-	fill := strings.NewReplacer("{host}", p.Host, "{port}", strconv.Itoa(p.Port), "{model}", p.Model)
+	g := p.Gang
+	if g == nil {
+		g = &Gang{Nodes: []string{"localhost"}, Leader: p.Host}
+	}
+	fill := strings.NewReplacer("{host}", p.Host, "{port}", strconv.Itoa(p.Port), "{model}", p.Model, "{rank}", strconv.Itoa(g.Rank),
+		"{nodes}", strconv.Itoa(len(g.Nodes)), "{leader}", g.Leader, "{gang_port}", strconv.Itoa(g.Port), "{hosts}", strings.Join(g.Nodes, ","))
 	for _, a := range s.Engine.Command {
 		argv = append(argv, fill.Replace(a))
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,11 +38,12 @@ func TestArgv_Golden(t *testing.T) {
 	args := func(a map[string]string) func(*Params) {
 		return func(p *Params) { p.Setting.Engine.Args = a }
 	}
-	tests := []struct {
+	type argvTest struct {
 		name   string
 		kind   setting.EngineKind
 		change func(*Params)
-	}{
+	}
+	tests := []argvTest{
 		{"vllm-plain", setting.EngineVLLM, nil},
 		{"vllm-parallel", setting.EngineVLLM, func(p *Params) {
 			p.Setting.Parallel = setting.Parallel{Tensor: 4, Pipeline: 2, Data: 2, Expert: 8}
@@ -77,6 +79,24 @@ func TestArgv_Golden(t *testing.T) {
 			p.Program, p.Model = "/opt/sim", ""
 			p.Setting.Engine.Command = []string{"--port", "{port}"}
 		}},
+	}
+	for _, rank := range []int{0, 1} {
+		gang := func(change func(p *Params)) func(p *Params) {
+			return func(p *Params) {
+				p.Setting.Hardware.Nodes, p.Setting.Hardware.GPUs = 2, 8
+				p.Gang = &Gang{Rank: rank, Nodes: []string{"n1", "n2"}, Leader: "10.0.0.1", Port: 20011}
+				change(p)
+			}
+		}
+		name := fmt.Sprintf("-gang-rank%d", rank)
+		tests = append(tests, []argvTest{
+			{"vllm" + name, setting.EngineVLLM, gang(func(p *Params) { p.Setting.Parallel = setting.Parallel{Tensor: 8, Pipeline: 2, Data: 1, Expert: 1} })},
+			{"vllm-data" + name, setting.EngineVLLM, gang(func(p *Params) { p.Setting.Parallel = setting.Parallel{Tensor: 4, Pipeline: 1, Data: 4, Expert: 16} })},
+			{"sglang" + name, setting.EngineSGLang, gang(func(p *Params) { p.Setting.Parallel = setting.Parallel{Tensor: 16, Pipeline: 1, Data: 1, Expert: 1} })},
+			{"command" + name, setting.EngineCommand, gang(func(p *Params) {
+				p.Setting.Engine.Command = []string{"--listen={host}:{port}", "--rank={rank}/{nodes}", "--meet={leader}:{gang_port}", "--hosts={hosts}"}
+			})},
+		}...)
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -127,6 +147,12 @@ func TestArgv_Refuses(t *testing.T) {
 		{"a space", setting.EngineCommand, func(p *Params) { p.Setting.Engine.Args = map[string]string{"x y": "1"} }, "not the name"},
 		{"an equals sign", setting.EngineTRTLLM, func(p *Params) { p.Setting.Engine.Args = map[string]string{"host=0.0.0.0": "true"} }, "not the name"},
 		{"experts", setting.EngineVLLM, func(p *Params) { p.Setting.Parallel.Expert, p.Setting.Parallel.Tensor = 2, 4 }, "parallel.expert 2"},
+		{"replicas across nodes", setting.EngineVLLM, func(p *Params) {
+			p.Setting.Hardware.Nodes, p.Setting.Hardware.GPUs = 4, 4
+			p.Setting.Parallel = setting.Parallel{Tensor: 8, Pipeline: 1, Data: 2, Expert: 1}
+			p.Gang = &Gang{Nodes: []string{"a", "b", "c", "d"}, Leader: "a", Port: 1}
+		}, "whole replicas on a node"},
+		{"gang option", setting.EngineSGLang, func(p *Params) { p.Setting.Engine.Args = map[string]string{"dist_init_addr": "x"} }, "set by the harness"},
 		{"data", setting.EngineTRTLLM, func(p *Params) { p.Setting.Parallel.Data = 2 }, "no data parallelism"},
 		{"nothing to run", setting.EngineCommand, nil, "engine.command is empty"},
 	}

@@ -18,10 +18,10 @@ import (
 	"sbench/internal/setting"
 )
 
-// FreePort returns a TCP port of 127.0.0.1 that nobody listens on now. Somebody
-// may be faster: WaitReady verifies who owns it.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// FreePort returns a TCP port of this host's address that nobody listens on now;
+// host "" is all of them. Somebody may be faster: WaitReady verifies who owns it.
+func FreePort(host string) (int, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return 0, fmt.Errorf("find a free port: %w", err)
 	}

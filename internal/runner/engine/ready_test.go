@@ -185,7 +185,7 @@ func TestAsk(t *testing.T) {
 
 func TestFreePort(t *testing.T) {
 	t.Parallel()
-	port, err := FreePort()
+	port, err := FreePort("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,6 +58,7 @@ func (h Host) Node() fingerprint.Node {
 	}
 	n.GPUSource = "none"
 	n.GPUsAllocated, n.GPUsAllocatedID = h.gpus()
+	n.Name, n.Placed = h.Getenv("SLURMD_NODENAME"), h.placed()
 	return n
 }
 
