@@ -66,6 +66,7 @@ func TestValidate(t *testing.T) {
 		"constraint":       {func(s *setting.Setting) { s.Hardware.Constraint = "a$(id)" }, []string{"hardware.constraint"}},
 		"ranks":            {func(s *setting.Setting) { s.Hardware.GPUs = 4 }, []string{"parallel.tensor"}},
 		"ranks of nodes": {func(s *setting.Setting) {
+			s.Engine.Kind = setting.EngineVLLM
 			s.Hardware.GPUs, s.Hardware.Nodes, s.Parallel.Tensor, s.Parallel.Pipeline = 4, 2, 4, 2
 		}, nil},
 		"no GPU":        {func(s *setting.Setting) { s.Hardware.GPUs = 0 }, nil},
