@@ -70,44 +70,16 @@ func (a *app) benchInput(o *benchOptions, name string) (bench.Options, error) {
 	if _, err := loadgen.ParseTarget(o.url); err != nil {
 		return bench.Options{}, &failure{status: exitUsage, message: err.Error(), err: err}
 	}
-	shown, text, err := a.readSweepFile(name)
+	load, trace, prompts, err := a.readLoad(name)
 	if err != nil {
 		return bench.Options{}, err
 	}
-	load, list := sweep.ParseWorkload(text, shown)
-	if load == nil {
-		return bench.Options{}, faulty(shown, list)
-	}
-	if !a.json {
-		_, _ = io.WriteString(a.stderr, list.Text())
-	}
 	out := bench.Options{
 		URL: o.url, Model: o.model, Workload: load.Workload, Repeat: o.repeat, SLO: load.SLO, MaxErrorRate: load.MaxErrorRate,
-		StopWhenSaturated: o.stop, Client: o.client,
+		StopWhenSaturated: o.stop, Client: o.client, Trace: trace, Prompts: prompts,
 	}
 	if out.Model == "" {
 		out.Model = load.Model
-	}
-	// Paths in the file are relative to it.
-	read := func(path string) ([]byte, error) {
-		if !filepath.IsAbs(path) && name != "-" {
-			path = filepath.Join(filepath.Dir(name), path)
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return nil, &failure{status: exitUsage, message: lowerFirst(err.Error()), err: err}
-		}
-		return b, nil
-	}
-	if load.Workload.Arrival.Process == setting.ProcessTrace {
-		if out.Trace, err = read(load.Workload.Arrival.TracePath); err != nil {
-			return out, err
-		}
-	}
-	if load.Workload.Prompts.Source == "file" {
-		if out.Prompts, err = read(load.Workload.Prompts.FilePath); err != nil {
-			return out, err
-		}
 	}
 	if o.tokenFile != "" {
 		token, err := os.ReadFile(o.tokenFile)
@@ -117,6 +89,42 @@ func (a *app) benchInput(o *benchOptions, name string) (bench.Options, error) {
 		out.Authorization = "Bearer " + strings.TrimSpace(string(token))
 	}
 	return out, nil
+}
+
+// readLoad reads a workload file and the trace and prompts that it names, whose
+// paths are relative to it.
+func (a *app) readLoad(name string) (load *sweep.Load, trace, prompts []byte, err error) {
+	shown, text, err := a.readSweepFile(name)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	load, list := sweep.ParseWorkload(text, shown)
+	if load == nil {
+		return nil, nil, nil, faulty(shown, list)
+	}
+	if !a.json {
+		_, _ = io.WriteString(a.stderr, list.Text())
+	}
+	read := func(path string) []byte {
+		if err != nil {
+			return nil
+		}
+		if !filepath.IsAbs(path) && name != "-" {
+			path = filepath.Join(filepath.Dir(name), path)
+		}
+		b, readErr := os.ReadFile(path)
+		if readErr != nil {
+			err = &failure{status: exitUsage, message: lowerFirst(readErr.Error()), err: readErr}
+		}
+		return b
+	}
+	if load.Workload.Arrival.Process == setting.ProcessTrace {
+		trace = read(load.Workload.Arrival.TracePath)
+	}
+	if load.Workload.Prompts.Source == "file" {
+		prompts = read(load.Workload.Prompts.FilePath)
+	}
+	return load, trace, prompts, err
 }
 
 func (a *app) bench(ctx context.Context, o *benchOptions, name string) error {

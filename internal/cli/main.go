@@ -128,7 +128,8 @@ pinned one, and publishes only numbers that it can prove.`,
 			root.AddCommand(c)
 		}
 	}
-	add("file", newValidateCommand(a), newSettingsCommand(a), newRenderCommand(a), newBenchCommand(a), newRecomputeCommand(a))
+	add("file", newValidateCommand(a), newSettingsCommand(a), newRenderCommand(a), newBenchCommand(a), newRecomputeCommand(a),
+		newSimulateCommand(a))
 	add("work", newSubmitCommand(a), newQueueCommand(a), newShowCommand(a), newWatchCommand(a), newResultsCommand(a),
 		newLogsCommand(a), newCancelCommand(a), newHoldCommand(a), newReleaseCommand(a), newRequeueCommand(a), newDeadCommand(a))
 	add("admin", newSiteCommand(a), newDevCommand(), newDoctorCommand(), newVersionCommand(a), newManCommand(a))

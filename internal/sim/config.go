@@ -58,38 +58,10 @@ func parseFlags(args []string, w io.Writer) (Config, error) {
 	f.StringVar(&c.Log, "log", c.Log, "`file` for the true time of every emission: JSON lines, CLOCK_MONOTONIC in nanoseconds")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "seed of texts, lengths, acceptance, noise and faults")
 	f.DurationVar(&c.Spin, "spin", c.Spin, "how long to spin before a step ends rather than sleep")
+	c.ModelFlags(f)
 
-	l := &c.Limits
-	f.StringVar((*string)(&l.Batching), "batching", string(l.Batching), "continuous or static")
-	f.IntVar(&l.Slots, "slots", l.Slots, "most sequences in a batch")
-	f.IntVar(&l.StepTokens, "step-tokens", l.StepTokens, "most tokens in a step; prompts are cut into chunks that fit")
-	f.IntVar(&l.Context, "context", l.Context, "most tokens of a prompt and its answer")
-	f.IntVar(&l.KVTokens, "kv-tokens", l.KVTokens, "tokens of KV memory; a batch that outgrows it is preempted (0: no limit)")
-	f.IntVar(&l.PrefixCacheTokens, "prefix-cache-tokens", l.PrefixCacheTokens, "tokens of prompts kept for requests with the same beginning (0: no cache)")
-	f.IntVar(&l.Speculative, "speculative", l.Speculative, "tokens drafted for each step")
-	f.Float64Var(&l.Acceptance, "acceptance", l.Acceptance, "probability that a drafted token is accepted")
-
-	k := &c.Cost
-	f.Float64Var(&k.PrefillRate, "prefill-rate", k.PrefillRate, "prompt tokens per second")
-	f.Float64Var(&k.DecodeRate, "decode-rate", k.DecodeRate, "decoding steps per second with one sequence")
-	f.DurationVar(&k.PerSequence, "sequence-cost", k.PerSequence, "what each further sequence adds to a decoding step")
-	f.DurationVar(&k.Overhead, "step-overhead", k.Overhead, "what every step takes besides")
-	f.Float64Var(&k.PeakFLOPS, "peak-flops", k.PeakFLOPS, "arithmetic peak in 1/s; selects the roofline cost model, in place of the two rates")
-	f.Float64Var(&k.Bandwidth, "bandwidth", k.Bandwidth, "roofline: memory bandwidth in bytes/s")
-	f.Float64Var(&k.Parameters, "parameters", k.Parameters, "roofline: weights that a token passes")
-	f.Float64Var(&k.BytesPerParameter, "bytes-per-parameter", k.BytesPerParameter, "roofline: bytes of a weight")
-	f.Float64Var(&k.KVBytesPerToken, "kv-bytes-per-token", k.KVBytesPerToken, "roofline: bytes of keys and values of a token")
-	f.Float64Var(&k.Efficiency, "efficiency", k.Efficiency, "roofline: part of both peaks that is reached")
-
-	f.IntVar(&c.StreamInterval, "stream-interval", c.StreamInterval, "tokens in an event; the first and the last are never held back")
 	f.IntVar(&c.EventsPerWrite, "events-per-write", c.EventsPerWrite, "events gathered before they are written")
 	f.BoolVar(&c.EarlyHeaders, "early-headers", c.EarlyHeaders, "send headers (and the role of a chat) on arrival, not with the first token")
-	f.IntVar(&c.MeanOutput, "mean-output", c.MeanOutput, "mean tokens of an answer where the request lets it end by itself (0: always max_tokens)")
-
-	f.Func("noise", "sigmas of log-normal factors on the time of steps: `run=S,night=S,node=S,step=S`", func(text string) (err error) {
-		c.Noise, err = ParseNoise(text)
-		return err
-	})
 	f.StringVar(&c.Names.Run, "run", "", "`name` the run's factor is drawn for (default: $SLURM_JOB_ID.$SLURM_STEP_ID)")
 	f.StringVar(&c.Names.Night, "night", "", "`name` the night's factor is drawn for (default: the date, UTC)")
 	f.StringVar(&c.Names.Node, "node", "", "`name` the node's factor is drawn for (default: $SLURMD_NODENAME, else the host)")
@@ -119,6 +91,38 @@ func parseFlags(args []string, w io.Writer) (Config, error) {
 		return c, errVersion
 	}
 	return c, c.check()
+}
+
+// ModelFlags defines the flags that say how fast the engine is and what it holds.
+func (c *Config) ModelFlags(f *flag.FlagSet) {
+	l := &c.Limits
+	f.StringVar((*string)(&l.Batching), "batching", string(l.Batching), "continuous or static")
+	f.IntVar(&l.Slots, "slots", l.Slots, "most sequences in a batch")
+	f.IntVar(&l.StepTokens, "step-tokens", l.StepTokens, "most tokens in a step; prompts are cut into chunks that fit")
+	f.IntVar(&l.Context, "context", l.Context, "most tokens of a prompt and its answer")
+	f.IntVar(&l.KVTokens, "kv-tokens", l.KVTokens, "tokens of KV memory; a batch that outgrows it is preempted (0: no limit)")
+	f.IntVar(&l.PrefixCacheTokens, "prefix-cache-tokens", l.PrefixCacheTokens, "tokens of prompts kept for requests with the same beginning (0: no cache)")
+	f.IntVar(&l.Speculative, "speculative", l.Speculative, "tokens drafted for each step")
+	f.Float64Var(&l.Acceptance, "acceptance", l.Acceptance, "probability that a drafted token is accepted")
+
+	k := &c.Cost
+	f.Float64Var(&k.PrefillRate, "prefill-rate", k.PrefillRate, "prompt tokens per second")
+	f.Float64Var(&k.DecodeRate, "decode-rate", k.DecodeRate, "decoding steps per second with one sequence")
+	f.DurationVar(&k.PerSequence, "sequence-cost", k.PerSequence, "what each further sequence adds to a decoding step")
+	f.DurationVar(&k.Overhead, "step-overhead", k.Overhead, "what every step takes besides")
+	f.Float64Var(&k.PeakFLOPS, "peak-flops", k.PeakFLOPS, "arithmetic peak in 1/s; selects the roofline cost model, in place of the two rates")
+	f.Float64Var(&k.Bandwidth, "bandwidth", k.Bandwidth, "roofline: memory bandwidth in bytes/s")
+	f.Float64Var(&k.Parameters, "parameters", k.Parameters, "roofline: weights that a token passes")
+	f.Float64Var(&k.BytesPerParameter, "bytes-per-parameter", k.BytesPerParameter, "roofline: bytes of a weight")
+	f.Float64Var(&k.KVBytesPerToken, "kv-bytes-per-token", k.KVBytesPerToken, "roofline: bytes of keys and values of a token")
+	f.Float64Var(&k.Efficiency, "efficiency", k.Efficiency, "roofline: part of both peaks that is reached")
+
+	f.IntVar(&c.StreamInterval, "stream-interval", c.StreamInterval, "tokens in an event; the first and the last are never held back")
+	f.IntVar(&c.MeanOutput, "mean-output", c.MeanOutput, "mean tokens of an answer where the request lets it end by itself (0: always max_tokens)")
+	f.Func("noise", "sigmas of log-normal factors on the time of steps: `run=S,night=S,node=S,step=S`", func(text string) (err error) {
+		c.Noise, err = ParseNoise(text)
+		return err
+	})
 }
 
 func faultHelp() string {

@@ -3,7 +3,6 @@ package sim
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -171,7 +170,7 @@ func (s *server) newRequest(c *conn, r *http.Request, body []byte, chat bool) (*
 		key = mix(key, uint64(id))
 	}
 	out.sequence = sequence{
-		stream: key, prompt: len(tokens), target: s.length(key, limit, q.IgnoreEOS),
+		stream: key, prompt: len(tokens), target: naturalLength(s.config, key, limit, q.IgnoreEOS),
 		cancelled: out.gone.Load, owner: out,
 	}
 	out.finish = "length"
@@ -201,16 +200,6 @@ func (s *server) modelName(asked string) string {
 		return "sim"
 	}
 	return asked
-}
-
-// length is the number of tokens of an answer: the limit, or an exponentially
-// distributed length where the answer may end by itself.
-func (s *server) length(key uint64, limit int, ignoreEOS bool) int {
-	if ignoreEOS || s.config.MeanOutput == 0 {
-		return limit
-	}
-	natural := -math.Log(1-unit(mix(key, 1<<40))) * float64(s.config.MeanOutput)
-	return max(1, min(limit, int(math.Round(natural))))
 }
 
 // head is the beginning of each of a request's events.

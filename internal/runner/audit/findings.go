@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sbench/internal/result"
+	"sbench/internal/setting"
 	"sbench/internal/stats"
 )
 
@@ -72,6 +73,12 @@ func atLeast(name string, value, threshold float64, reason string) result.Check 
 	c := check(name, result.CheckFinding, -value, -threshold, "ratio", reason)
 	c.Value, c.Threshold = &value, &threshold
 	return c
+}
+
+// CheckSaturated asks whether the engine completed what an open loop offered it in
+// the load point, whose metrics are computed.
+func CheckSaturated(w setting.Workload, win *result.Window) result.Check {
+	return saturated(Input{Workload: w}, win)
 }
 
 // saturated asks whether the engine completed what it was offered. In a window of
