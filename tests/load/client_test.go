@@ -203,6 +203,7 @@ func senderRole(raw json.RawMessage) (any, error) {
 		return nil, err
 	}
 	var fds []int
+	var files []*os.File // what is not referred to is closed
 	for range c.Preopen {
 		conn, err := net.Dial("tcp", c.Address)
 		if err != nil {
@@ -212,7 +213,7 @@ func senderRole(raw json.RawMessage) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		fds = append(fds, int(file.Fd()))
+		fds, files = append(fds, int(file.Fd())), append(files, file)
 	}
 	request := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	runtime.LockOSThread()
@@ -236,6 +237,7 @@ func senderRole(raw json.RawMessage) (any, error) {
 			break
 		}
 	}
+	runtime.KeepAlive(files)
 	return out, nil
 }
 

@@ -133,7 +133,8 @@ func truthBareRole(raw json.RawMessage) (any, error) {
 				one.Sent = origin + int64(time.Since(start))
 				resp, err := client.Do(req)
 				if err != nil {
-					return
+					time.Sleep(10 * time.Millisecond)
+					continue // on a machine this busy a connection may be refused
 				}
 				for {
 					n, err := resp.Body.Read(buf)
