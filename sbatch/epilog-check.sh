@@ -48,6 +48,14 @@ report() {
 alive() {
   [ -f "$1/runner" ] && [ ! -L "$1/runner" ] && ! flock --nonblock --shared "$1/runner" true
 }
+# scratched FOLDER: it is, or was, in one of the scratch folders.
+scratched() {
+  local dir
+  for dir in "${scratch[@]}"; do
+    [ "${1%/*}" != "${dir%/}" ] || return 0
+  done
+  return 1
+}
 mine() { [ "$(stat -c %u "$1" 2>/dev/null)" = "$uid" ]; }
 
 for dir in "${scratch[@]}"; do
@@ -61,7 +69,7 @@ done
 pattern='/[^[:space:]:]*/sbench-run-[0-9]+-[0-9]+'
 while IFS=: read -r file folder; do
   proc=${file%/*}
-  mine "$proc" && ! alive "$folder" && report "process ${proc#/proc/}: $(tr '\0' ' ' 2>/dev/null <"$proc/cmdline" | cut -c1-120)"
+  scratched "$folder" && mine "$proc" && ! alive "$folder" && report "process ${proc#/proc/}: $(tr '\0' ' ' 2>/dev/null <"$proc/cmdline" | cut -c1-120)"
 done < <(grep -zaoEH "$pattern" /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' '\n' | sort -u -t/ -k3,3)
 
 for dir in "${cache[@]}"; do

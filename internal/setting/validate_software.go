@@ -11,15 +11,16 @@ import (
 func (v *validator) software() {
 	s := v.s
 	v.required("model.name", s.Model.Name, "")
-	if s.Model.Checkpoint.Path == "" && s.Model.Checkpoint.Digest != "" {
-		v.fail("model.checkpoint.digest", "give model.checkpoint.path", "is given without a path")
+	// A registered checkpoint or image is found by its digest.
+	if s.Model.Checkpoint.Path == "" && s.Model.Checkpoint.Digest == Unpinned {
+		v.fail("model.checkpoint.digest", "give model.checkpoint.path, or the digest of a registered checkpoint", "is %s without a path", Unpinned)
 	}
 	v.image()
 	if s.Engine.Kind == "" {
 		v.required("engine.kind", "", "one of "+strings.Join(words(EngineVLLM, EngineSGLang, EngineTRTLLM, EngineLlamaCpp, EngineCommand), ", "))
 	}
-	if s.Engine.Kind != EngineCommand && s.Engine.Kind != "" && s.Model.Checkpoint.Path == "" {
-		v.fail("model.checkpoint.path", "", "is missing: engine %s needs weights", s.Engine.Kind)
+	if s.Engine.Kind != EngineCommand && s.Engine.Kind != "" && s.Model.Checkpoint == (Checkpoint{}) {
+		v.fail("model.checkpoint.path", "or model.checkpoint.digest of a registered one", "is missing: engine %s needs weights", s.Engine.Kind)
 	}
 	v.command()
 	v.args()
@@ -32,6 +33,8 @@ var registryForm = regexp.MustCompile(`^(docker|oci|oras|library|shub|https?)://
 func (v *validator) image() {
 	s := v.s
 	switch path := s.Image.Path; {
+	case path == "" && s.Image.Kind == ImageSIF && s.Image.Digest != "" && s.Image.Digest != Unpinned:
+		// A registered image is found by its digest.
 	case path == "":
 		v.required("image.path", "", "")
 	case registryForm.MatchString(path):

@@ -50,6 +50,7 @@ type admission struct {
 	sweep   sweep.Expansion
 	plan    api.Plan
 	resp    api.SubmitResponse
+	foreign []string // images that are not registered
 }
 
 // submit admits a sweep, or says what would become of it. The file is parsed
@@ -68,7 +69,7 @@ func (s *server) submit(r *http.Request, who auth.Identity) (any, error) {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
-	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.forecast, s.permit} {
+	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.lookUp, s.forecast, s.permit} {
 		if err := step(r.Context(), a); err != nil {
 			return nil, err
 		}
@@ -373,6 +374,10 @@ func (s *server) permit(ctx context.Context, a *admission) error {
 	}
 	if len(missing) > 0 {
 		return refused(missing, "files that the sweep names are not there")
+	}
+	if a.site.SubmitAs == site.SubmitAsService && !a.who.Operator && len(a.foreign) > 0 {
+		slices.Sort(a.foreign)
+		return refused(slices.Compact(a.foreign), "on site %s only registered images run: jobs run under a service account", a.site.Name)
 	}
 	return nil
 }

@@ -82,7 +82,12 @@ func New(c Config) (http.Handler, error) {
 		"GET /v1/sites":               s.listSites,
 		"POST /v1/sites/{name}/mode":  s.setSiteMode,
 		"GET /v1/dead":                s.listDead,
-		"POST /v1/dead/release":       s.releaseDead,
+		"POST /v1/artefacts":          s.addArtefact,
+		"GET /v1/artefacts":           s.listArtefacts,
+		"GET /v1/artefacts/{digest}":  s.showArtefact,
+
+		"POST /v1/artefacts/{digest}/accounts": s.restrictArtefact,
+		"POST /v1/dead/release":                s.releaseDead,
 	} {
 		mux.HandleFunc(pattern, s.handle(h))
 	}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"sbench/internal/api"
+	"sbench/internal/devcluster"
 )
 
 // env is the cluster that all tests of the package share; TestMain sets it.
@@ -71,6 +72,10 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "e2e: dev up: %v\n%s", err, out)
 		return 1
 	}
+	if err := env.configure(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
 	for _, f := range []string{"engine.sif", "engine-drifted.sif", "model.gguf"} {
 		folder := "images"
 		if strings.HasSuffix(f, ".gguf") {
@@ -83,6 +88,32 @@ func run(m *testing.M) int {
 	}
 	return m.Run()
 }
+
+// configure completes the site file: scratch folders of the cluster's own, and a
+// deadline that an engine which never becomes ready reaches within a test.
+func (c *cluster) configure() error {
+	lab, err := devcluster.Open(c.dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.scratch(), 0o700); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(lab.SiteFile())
+	if err != nil {
+		return err
+	}
+	text = append(bytes.Replace(text, []byte("\npaths:\n"), fmt.Appendf(nil, "\npaths:\n  temp: %s\n", c.scratch()), 1),
+		"engine:\n  start_timeout: 20s\n"...)
+	if err := os.WriteFile(lab.SiteFile(), text, 0o644); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return lab.Restart(ctx, "sbenchd")
+}
+
+func (c *cluster) scratch() string { return filepath.Join(c.dir, "tmp") }
 
 func (c *cluster) bin(name string) string { return filepath.Join(c.root, "bin", name) }
 
