@@ -244,7 +244,8 @@ func (v *validator) joint() {
 		{"workload.input_tokens.distribution", w.Input.Distribution},
 		{"workload.output_tokens.distribution", w.Output.Distribution},
 	} {
-		if l.distribution == DistFile && w.Prompts.Source != "file" {
+		// A trace may say the lengths of its requests too.
+		if l.distribution == DistFile && w.Prompts.Source != "file" && w.Arrival.Process != ProcessTrace {
 			v.fault("", []string{l.key, "workload.prompts.source"}, "%s is file, but workload.prompts.source is %s", l.key, w.Prompts.Source)
 		}
 	}

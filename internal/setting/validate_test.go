@@ -116,7 +116,11 @@ func TestValidate(t *testing.T) {
 		"pairs of one": {func(s *setting.Setting) {
 			s.Workload.Input = setting.Lengths{Distribution: setting.DistPairs, Pairs: []setting.Pair{{Input: 1, Output: 1, Weight: 1}}}
 		}, []string{"workload.output_tokens.distribution"}},
-		"file without file":  {func(s *setting.Setting) { s.Workload.Input = setting.Lengths{Distribution: setting.DistFile} }, []string{"workload.input_tokens.distribution"}},
+		"file without file": {func(s *setting.Setting) { s.Workload.Input = setting.Lengths{Distribution: setting.DistFile} }, []string{"workload.input_tokens.distribution"}},
+		"lengths of a trace": {func(s *setting.Setting) {
+			s.Workload.Arrival = setting.Arrival{Process: setting.ProcessTrace, TracePath: "t.jsonl", TraceDigest: digest, TraceScale: 1}
+			s.Workload.Input, s.Workload.Output = setting.Lengths{Distribution: setting.DistFile}, setting.Lengths{Distribution: setting.DistFile}
+		}, nil},
 		"no prompt file":     {func(s *setting.Setting) { s.Workload.Prompts.Source = "file" }, []string{"workload.prompts.file_path", "workload.prompts.file_digest"}},
 		"prefix of no group": {func(s *setting.Setting) { s.Workload.Prompts.PrefixLen = 5 }, []string{"workload.prompts.prefix_tokens"}},
 		"think time alone":   {func(s *setting.Setting) { s.Workload.Prompts.ThinkTime = 5 }, []string{"workload.prompts.think_time"}},

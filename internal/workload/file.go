@@ -34,7 +34,8 @@ func outputKeys() []string {
 
 // parseTrace reads a trace: JSONL (one object a line) or CSV with a header. A
 // time is in seconds (key t, t_s, arrived_at), in milliseconds (timestamp,
-// timestamp_ms: Mooncake's) or a date and time (Azure's TIMESTAMP). Times are
+// timestamp_ms: Mooncake's; beside BurstGPT's "Request tokens" it is in seconds) or
+// a date and time (Azure's TIMESTAMP). Times are
 // taken relative to the earliest and divided by scale.
 func parseTrace(data []byte, scale float64) ([]tracePoint, error) {
 	if !(scale > 0) || math.IsInf(scale, 1) {
@@ -145,8 +146,11 @@ func rowTime(row map[string]any) (float64, error) {
 				}
 			}
 		}
-		ms, err := finite(key, v)
-		return ms / 1000, err
+		at, err := finite(key, v)
+		if _, seconds := row["request tokens"]; seconds && key == "timestamp" {
+			return at, err // BurstGPT's are in seconds
+		}
+		return at / 1000, err
 	}
 	return 0, fmt.Errorf("no time: want one of %s", strings.Join(slices.Concat(secondsKeys(), millisKeys()), ", "))
 }
