@@ -94,7 +94,7 @@ wait_child() {
 # The ranks of a gang watch each other: killed by srun because of another, rank 0
 # could not seal what it knows.
 run_step() {
-  local run=$1 args
+  local run=$1 freq=$2 args
   args=(
     --job-name="sb-run-$run" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1
     --kill-on-bad-exit=$((nodes == 1)) --input=none --open-mode=append
@@ -102,6 +102,7 @@ run_step() {
   )
   [ -z "$gres" ] || args+=(--gres="$gres")
   [ -z "$cpus" ] || args+=(--cpus-per-task="$cpus")
+  [ -z "$freq" ] || args+=(--gpu-freq="$freq")
   note "start $run"
   srun "${args[@]}" "$runner" run --batch "$batch" --digest "$digest" --task "$task" --run "$run" &
   child=$!
@@ -140,7 +141,7 @@ if [ -z "$todo" ]; then
 fi
 note "claim held"
 
-while read -r run limit <&3; do
+while read -r run limit freq <&3; do
   if [ -n "$stopping" ]; then
     note "skip $run stopped"
   elif [ -e "$batch/cancelled/$run" ]; then
@@ -148,7 +149,7 @@ while read -r run limit <&3; do
   elif (($(now) + limit > deadline)); then
     note "skip $run time"
   else
-    run_step "$run"
+    run_step "$run" "$freq"
     # 16: the runner was told to stop, and so is what would come after it.
     if [ "$rc" -eq 16 ]; then
       stopping=1

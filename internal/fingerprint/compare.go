@@ -1,6 +1,7 @@
 package fingerprint
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -292,8 +293,8 @@ func (c *comparison) devicePins(e setting.Environment, n Node, where, why string
 	}{
 		{"environment.mig", e.MIG, func(d GPU) string { return enabled(d.MIG) }},
 		{"environment.ecc", e.ECC, func(d GPU) string { return enabled(d.ECC) }},
-		{"environment.sm_clock", e.SMClock, func(d GPU) string { return megahertz(d.Clocks.SMTarget) }},
-		{"environment.mem_clock", e.MemClock, func(d GPU) string { return megahertz(d.Clocks.MemTarget) }},
+		{"environment.sm_clock", e.SMClock, func(d GPU) string { return megahertz(cmp.Or(d.Clocks.SMLocked, d.Clocks.SMTarget)) }},
+		{"environment.mem_clock", e.MemClock, func(d GPU) string { return megahertz(cmp.Or(d.Clocks.MemLocked, d.Clocks.MemTarget)) }},
 		{"environment.power_limit", e.PowerLimit, func(d GPU) string { return watts(d.Power.Enforced) }},
 	}
 	devices := n.Assigned()

@@ -82,7 +82,8 @@ type RowRemaps struct {
 	Failed      bool  `json:"failed"`
 }
 
-// Clocks are in MHz. Targets are the application clocks.
+// Clocks are in MHz. Targets are the application clocks; what a clock is locked at
+// is the runner's note of what it did, because NVML does not say.
 type Clocks struct {
 	SM        *int64 `json:"sm_mhz"`
 	Mem       *int64 `json:"mem_mhz"`
@@ -90,6 +91,8 @@ type Clocks struct {
 	MemMax    *int64 `json:"mem_max_mhz"`
 	SMTarget  *int64 `json:"sm_target_mhz"`
 	MemTarget *int64 `json:"mem_target_mhz"`
+	SMLocked  *int64 `json:"sm_locked_mhz,omitempty"`
+	MemLocked *int64 `json:"mem_locked_mhz,omitempty"`
 }
 
 // Power is in watts.

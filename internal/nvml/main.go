@@ -25,6 +25,7 @@ Asks NVIDIA's management library. Prints JSON; null is "not supported", never 0.
   sample [--period 100ms]        prints one line per device and period, until SIGTERM
   lock-clocks --sm MHZ [--mem MHZ] [--gpus 0,1]
   reset-clocks [--gpus 0,1]
+                                 need root; a device is its number or its UUID
   version
 
 exit status: 0 done, 1 a fault of the library or driver, with {"error", "code"}
@@ -62,26 +63,26 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	case "lock-clocks":
 		sm, mem := f.Uint("sm", 0, "SM clock in `MHz`"), f.Uint("mem", 0, "memory clock in `MHz`; 0 leaves it")
-		gpus := f.String("gpus", "", "`numbers` of the devices; all by default")
+		gpus := f.String("gpus", "", "`numbers` or UUIDs of the devices; all by default")
 		if err = parse(f, args[1:]); err == nil && *sm == 0 {
 			err = usageError("--sm is needed")
 		}
-		var indices []int
+		var which []string
 		if err == nil {
-			indices, err = numbers(*gpus)
+			which, err = selectors(*gpus)
 		}
 		if err == nil {
-			err = LockClocks(indices, uint32(*sm), uint32(*mem))
+			err = LockClocks(which, uint32(*sm), uint32(*mem))
 		}
 	case "reset-clocks":
-		gpus := f.String("gpus", "", "`numbers` of the devices; all by default")
+		gpus := f.String("gpus", "", "`numbers` or UUIDs of the devices; all by default")
 		err = parse(f, args[1:])
-		var indices []int
+		var which []string
 		if err == nil {
-			indices, err = numbers(*gpus)
+			which, err = selectors(*gpus)
 		}
 		if err == nil {
-			err = ResetClocks(indices)
+			err = ResetClocks(which)
 		}
 	case "version", "--version":
 		fmt.Fprintln(stdout, "sbench-gpu", version.Long())
@@ -107,17 +108,17 @@ func parse(f *flag.FlagSet, args []string) error {
 	return nil
 }
 
-func numbers(list string) ([]int, error) {
+// selectors reads numbers and UUIDs of devices. Numbers are NVML's in this very
+// process: another one, in another cgroup, may count other devices.
+func selectors(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
 	}
-	var out []int
-	for _, part := range strings.Split(list, ",") {
-		n, err := strconv.Atoi(part)
-		if err != nil {
-			return nil, usageError(fmt.Sprintf("--gpus: %q is not a number", part))
+	out := strings.Split(list, ",")
+	for _, part := range out {
+		if _, err := strconv.ParseUint(part, 10, 16); err != nil && !strings.HasPrefix(part, "GPU-") {
+			return nil, usageError(fmt.Sprintf("--gpus: %q is neither a number nor a UUID", part))
 		}
-		out = append(out, n)
 	}
 	return out, nil
 }

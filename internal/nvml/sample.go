@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	lib "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -91,8 +92,8 @@ func (s *session) power(d lib.Device) (instant, average *float64) {
 
 // LockClocks fixes the SM clock of the devices, in MHz, and the memory clock
 // where that is not 0. It needs root.
-func LockClocks(indices []int, sm, mem uint32) error {
-	return eachDevice(indices, func(s *session, d lib.Device) error {
+func LockClocks(which []string, sm, mem uint32) error {
+	return eachDevice(which, func(s *session, d lib.Device) error {
 		if err := command(s, "lock SM clock", func() lib.Return { return d.SetGpuLockedClocks(sm, sm) }, "nvmlDeviceSetGpuLockedClocks"); err != nil || mem == 0 {
 			return err
 		}
@@ -101,8 +102,8 @@ func LockClocks(indices []int, sm, mem uint32) error {
 }
 
 // ResetClocks undoes LockClocks.
-func ResetClocks(indices []int) error {
-	return eachDevice(indices, func(s *session, d lib.Device) error {
+func ResetClocks(which []string) error {
+	return eachDevice(which, func(s *session, d lib.Device) error {
 		err := command(s, "reset SM clock", func() lib.Return { return d.ResetGpuLockedClocks() }, "nvmlDeviceResetGpuLockedClocks")
 		if !s.has("nvmlDeviceResetMemoryLockedClocks") {
 			return err
@@ -125,9 +126,9 @@ func command(s *session, what string, call func() lib.Return, symbol string) err
 	return nil
 }
 
-// eachDevice does something to the devices of the given numbers, all of them
-// where there are none, and stops at the first fault.
-func eachDevice(indices []int, do func(*session, lib.Device) error) error {
+// eachDevice does something to the chosen devices, all of them where none is, and
+// stops at the first fault.
+func eachDevice(which []string, do func(*session, lib.Device) error) error {
 	s, closeLibrary, err := open()
 	if err != nil {
 		return err
@@ -137,18 +138,41 @@ func eachDevice(indices []int, do func(*session, lib.Device) error) error {
 	if err != nil {
 		return err
 	}
-	if len(indices) == 0 {
-		for i := range devices {
-			indices = append(indices, i)
-		}
+	chosen := devices
+	if len(which) > 0 {
+		chosen = nil
 	}
-	for _, i := range indices {
-		if i < 0 || i >= len(devices) {
-			return &Fault{Code: "usage", Text: fmt.Sprintf("there is no gpu %d", i)}
+	for _, w := range which {
+		d, err := s.find(devices, w)
+		if err != nil {
+			return err
 		}
-		if err := do(s, devices[i]); err != nil {
-			return fmt.Errorf("gpu %d: %w", i, err)
+		chosen = append(chosen, d)
+	}
+	for i, d := range chosen {
+		if err := do(s, d); err != nil {
+			return fmt.Errorf("gpu %s: %w", name(which, i), err)
 		}
 	}
 	return nil
+}
+
+func name(which []string, i int) string {
+	if i < len(which) {
+		return which[i]
+	}
+	return strconv.Itoa(i)
+}
+
+// find returns the device of a number or UUID.
+func (s *session) find(devices []lib.Device, which string) (lib.Device, error) {
+	if i, err := strconv.Atoi(which); err == nil && i >= 0 && i < len(devices) {
+		return devices[i], nil
+	}
+	for _, d := range devices {
+		if uuid := ask(s, d.GetUUID, "nvmlDeviceGetUUID"); uuid != nil && *uuid == which {
+			return d, nil
+		}
+	}
+	return nil, &Fault{Code: "usage", Text: "there is no gpu " + which}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -168,7 +169,8 @@ func claimMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	}
 	for _, run := range task.Runs {
 		if !isDone(spec.AttemptsDir, run.ID, j.id) {
-			fmt.Fprintln(stdout, run.ID, int64((run.TimeLimit+time.Second-1)/time.Second))
+			line := fmt.Sprintf("%d %d %s", run.ID, int64((run.TimeLimit+time.Second-1)/time.Second), gpuFreq(spec.Node, spec.Settings[run.SettingHash].Environment))
+			fmt.Fprintln(stdout, strings.TrimSpace(line))
 		}
 	}
 	return 0

@@ -23,8 +23,9 @@ Executes the runs of one task of a batch. The job's script calls it.
 
   claim --batch DIR --digest SHA256 --task N
         claims the task for this job, once and for all, and prints the runs that
-        are still to do: one a line, its id and its time limit in seconds. Prints
-        nothing where another job has the claim.
+        are still to do: one a line, its id, its time limit in seconds, and what
+        srun --gpu-freq is to be told, if anything. Prints nothing where another job
+        has the claim.
   run --batch DIR --digest SHA256 --task N --run ID
         executes one run and seals an attempt.
   clean [--batch DIR --digest SHA256] [--scratch DIR]... [--cache DIR]... [--uid UID]

@@ -67,6 +67,7 @@ type attempt struct {
 	plan        *workload.Plan
 	artefacts   artefacts
 	engine      *running
+	clocks      *lockedClocks // nil where this runner has locked none
 	telemetry   []result.Telemetry
 	measured    *measurement
 
@@ -269,7 +270,7 @@ func (a *attempt) tearDown() error {
 		a.noteSharedMemory()
 		errs = append(errs, a.engine.tree.Stop(a.stopGrace()))
 	}
-	errs = append(errs, a.supervisor.Close())
+	errs = append(errs, a.resetClocks(), a.supervisor.Close())
 	if a.engine != nil {
 		removed, err := removeSharedMemory(a.engine.shm)
 		if len(removed) > 0 {

@@ -118,6 +118,9 @@ func cleanUp(scratch, caches []string, uid int) (removed []string, err error) {
 				removed = append(removed, "shared memory "+f)
 			}
 			errs = append(errs, err)
+			if uid == os.Getuid() { // another user's notes are not executed
+				errs = append(errs, resetAbandoned(folder))
+			}
 			if err := os.RemoveAll(folder); err != nil {
 				errs = append(errs, err)
 				continue

@@ -189,6 +189,7 @@ func (a *attempt) readNode(ctx context.Context) fingerprint.Node {
 			break
 		}
 		n.GPUSource, n.GPUs = "nvml", gpus
+		a.applyClocks(ctx, n)
 	}
 	return n
 }
