@@ -28,6 +28,9 @@ type Spec struct {
 	Node     Node                       `json:"node"`
 	Settings map[string]setting.Setting `json:"settings"` // by setting_hash, normalized, with paths
 	Tasks    []Task                     `json:"tasks"`    // index = array index
+	// Flags are the engine's resolved flags as the first valid attempt had them, by
+	// setting_hash and realized image digest; a setting without one is missing.
+	Flags map[string]map[string]map[string]string `json:"flags,omitempty"`
 }
 
 // Node is what a step needs to know about the site's compute nodes. The zero

@@ -67,3 +67,16 @@ func known[T any](v *T) string {
 	}
 	return fmt.Sprint(*v)
 }
+
+// resolvedFlags are what the engine said its flags resolved to, and the digest of
+// the image that said so.
+func resolvedFlags(text json.RawMessage) (image string, flags map[string]string) {
+	var f struct {
+		Image  fingerprint.Artefact `json:"image"`
+		Engine fingerprint.Engine   `json:"engine"`
+	}
+	if json.Unmarshal(text, &f) != nil {
+		return "", nil // environmentKey has said so
+	}
+	return f.Image.Digest, f.Engine.Flags
+}

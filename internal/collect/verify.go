@@ -206,6 +206,7 @@ func decode(out *store.Sealed, m result.Manifest, read map[string][]byte) error 
 	if out.FingerprintHash, err = environmentKey(r.Fingerprint); err != nil {
 		return refuse("%w", err)
 	}
+	out.ImageDigest, out.Flags = resolvedFlags(r.Fingerprint)
 	out.Result, out.Windows = &r, windows
 	return nil
 }

@@ -59,6 +59,22 @@ type Engine struct {
 	Torch   string            `json:"torch"`
 	Argv    []string          `json:"argv"`  // as started, after the container program
 	Flags   map[string]string `json:"flags"` // resolved, where the engine reports them
+	Life    Life              `json:"life"`
+}
+
+// Life is what the server had behind it when the measurement began.
+type Life struct {
+	Kind string `json:"kind"` // run, shared
+	// Position counts the runs of this server's life from 0; Started is when it was
+	// started, RFC 3339.
+	Position int    `json:"position"`
+	Started  string `json:"started"`
+	// Cache is the state of the prefix cache at the start: "reset" by the route,
+	// "fresh" where the server has served nothing but the readiness prompt.
+	Cache      string `json:"cache"`
+	CacheRoute string `json:"cache_route"`
+	// CacheWhy is why it was not emptied; "" where it was.
+	CacheWhy string `json:"cache_why"`
 }
 
 // Node is what can be read on one node.

@@ -198,6 +198,10 @@ func (a *attempt) readNode(ctx context.Context) fingerprint.Node {
 // refuses. Artefacts are named first: no node is to blame for them.
 func (a *attempt) compare(stage fingerprint.Stage) error {
 	items := fingerprint.Compare(a.setting, a.fingerprint, a.spec.HardwareClass, stage)
+	if stage == fingerprint.StageEngine {
+		expected := a.spec.Flags[a.run.SettingHash][a.fingerprint.Image.Digest]
+		items = append(items, fingerprint.CompareFlags(expected, a.fingerprint.Engine.Flags)...)
+	}
 	slices.SortStableFunc(items, func(x, y fingerprint.Item) int { return classOrder(x) - classOrder(y) })
 	f := &failure{class: lifecycle.ExitDriftNode}
 	var names []string
@@ -284,7 +288,7 @@ func (a *attempt) identify(ctx context.Context) error {
 // identifyOwn asks the engine of this node, where it runs.
 func (a *attempt) identifyOwn(ctx context.Context) error {
 	a.noteSharedMemory()
-	identity := engine.Ask(ctx, a.engine.adapter, a.engine.ready.BaseURL)
+	identity := engine.Ask(ctx, a.engine.adapter, a.engine.ready.BaseURL, logStart(a.logPath()))
 	a.fingerprint.Engine.Flags = identity.Flags
 	reported := identity.Version
 	switch known := a.fingerprint.Engine.Version; {
@@ -295,6 +299,18 @@ func (a *attempt) identifyOwn(ctx context.Context) error {
 		a.fingerprint.Engine.Version = reported + " (running), " + known + " (installed)"
 	}
 	return a.identifyFiles(ctx)
+}
+
+// logStart is the beginning of the engine's log, where engines say what their
+// options resolved to.
+func logStart(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, 1<<20))
+	return string(text)
 }
 
 // identifyFiles looks at what the engine's process was made of.

@@ -30,6 +30,7 @@ type engine struct {
 	incoming []*request
 	state    state
 	wake     chan struct{} // of capacity 1
+	forget   bool          // empty the prefix cache before anything else
 	stopped  bool
 
 	death <-chan time.Time // nil: none is due
@@ -70,6 +71,10 @@ func (e *engine) submit(r *request) {
 func (e *engine) arrivals(ctx context.Context) {
 	for {
 		e.mu.Lock()
+		if e.forget {
+			e.scheduler.cache.clear()
+			e.forget = false
+		}
 		for _, r := range e.incoming {
 			e.scheduler.add(&r.sequence)
 		}

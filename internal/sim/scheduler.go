@@ -311,6 +311,11 @@ func (c *prefixCache) match(prefix []uint64) int {
 	return len(prefix)
 }
 
+func (c *prefixCache) clear() {
+	c.recent.Init()
+	clear(c.index)
+}
+
 func (c *prefixCache) insert(prefix []uint64) {
 	if c.capacity == 0 {
 		return

@@ -212,6 +212,12 @@ func (s *server) plain(r *http.Request, body []byte) (status int, contentType st
 		}
 	case "GET /metrics":
 		return http.StatusOK, "text/plain; version=0.0.4", s.metrics()
+	case "POST /reset_prefix_cache":
+		// It takes effect before the next request is looked at.
+		s.engine.mu.Lock()
+		s.engine.forget = true
+		s.engine.mu.Unlock()
+		v = map[string]string{}
 	case "POST /tokenize":
 		v = s.tokenize(body)
 	case "POST /detokenize":

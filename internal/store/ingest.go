@@ -67,6 +67,10 @@ type Sealed struct {
 	Windows []result.Window
 	// FingerprintHash is equal where the realized environments are.
 	FingerprintHash string
+	// ImageDigest and Flags are the realized image and what the engine said its
+	// flags resolved to; nil where it says none.
+	ImageDigest string
+	Flags       map[string]string
 }
 
 const (
@@ -102,6 +106,9 @@ func (s *Store) Ingest(ctx context.Context, sealed []Sealed) (judged []Judged, a
 }
 
 func (tx *Tx) ingest(ctx context.Context, cache *axesCache, sealed []Sealed) ([]Judged, int, error) {
+	if err := tx.agreeOnFlags(ctx, sealed); err != nil {
+		return nil, 0, err
+	}
 	attempts := make([]NewAttempt, len(sealed))
 	runIDs, dirs := make([]int64, len(sealed)), make([]string, len(sealed))
 	ended := make([]Ended, len(sealed))

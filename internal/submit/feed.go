@@ -249,6 +249,11 @@ func (s *Service) commit(ctx context.Context, p plan.Batch, pending store.Pendin
 	token := batch.NewToken(bits)
 	sweep := pending.Sweeps[p.Shape.Sweep]
 	spec := s.spec(token, p, pending)
+	flags, err := s.Store.SettingFlags(ctx, slices.Collect(maps.Keys(spec.Settings)))
+	if err != nil {
+		return err
+	}
+	spec.Flags = flags
 	data, digest, err := batch.Encode(spec)
 	if err != nil {
 		return err

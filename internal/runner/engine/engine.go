@@ -52,6 +52,11 @@ type Engine interface {
 	// VersionPath is where the running server reports its version, and how it is
 	// read from the answer; "" where it does not.
 	VersionPath() (path string, read func(answer []byte) string)
+	// Resolved are the options as the server resolved them, from what it answered at
+	// VersionPath and from the beginning of its log; nil where it reports none.
+	Resolved(answer []byte, log string) map[string]string
+	// ResetPaths are routes that empty the prefix cache, the likeliest first.
+	ResetPaths() []string
 }
 
 // Report is what is known of the software inside the image. "" is unknown.
@@ -146,6 +151,11 @@ func itoa(n int) string { return strconv.Itoa(max(n, 1)) }
 
 type vllm struct{}
 
+func (vllm) Resolved(_ []byte, log string) map[string]string { return resolvedVLLM(log) }
+
+// vLLM has the route in its developer mode alone (VLLM_SERVER_DEV_MODE=1).
+func (vllm) ResetPaths() []string { return []string{"/reset_prefix_cache"} }
+
 func (vllm) Spans(s setting.Setting) (bool, error) {
 	_, err := vllmGang(s, nil)
 	return true, err
@@ -237,6 +247,10 @@ func precision(s setting.Setting, dtype, quantization string) []string {
 
 type sglang struct{}
 
+func (sglang) Resolved(answer []byte, _ string) map[string]string { return plainValues(answer) }
+
+func (sglang) ResetPaths() []string { return []string{"/flush_cache"} }
+
 func (sglang) Argv(p Params) ([]string, error) {
 	s := p.Setting
 	user, err := options(s.Engine.Args, falseIsAbsent, "host", "port", "model-path", "model", "served-model-name",
@@ -276,6 +290,11 @@ func (sglang) VersionPath() (string, func([]byte) string) {
 
 type trtllm struct{}
 
+// trtllm-serve reports its version, and no options.
+func (trtllm) Resolved([]byte, string) map[string]string { return nil }
+
+func (trtllm) ResetPaths() []string { return nil }
+
 func (trtllm) Argv(p Params) ([]string, error) {
 	s := p.Setting
 	user, err := options(s.Engine.Args, falseIsAbsent, "host", "port", "model", "tp-size", "pp-size", "ep-size")
@@ -306,6 +325,11 @@ func (trtllm) VersionPath() (string, func([]byte) string) { return "/version", j
 
 type llamacpp struct{}
 
+func (llamacpp) Resolved(answer []byte, _ string) map[string]string { return plainValues(answer) }
+
+// llama-server can empty a slot, but says of none what it holds.
+func (llamacpp) ResetPaths() []string { return nil }
+
 func (llamacpp) Argv(p Params) ([]string, error) {
 	s := p.Setting
 	user, err := options(s.Engine.Args, falseIsAbsent, "host", "port", "model", "m")
@@ -331,6 +355,10 @@ func (llamacpp) VersionPath() (string, func([]byte) string) {
 // {gang_port} and {hosts} are filled in too, and a command that names its {rank}
 // is started on every node.
 type command struct{}
+
+func (command) Resolved(answer []byte, _ string) map[string]string { return plainValues(answer) }
+
+func (command) ResetPaths() []string { return []string{"/reset_prefix_cache", "/flush_cache"} }
 
 func (command) Spans(s setting.Setting) (bool, error) {
 	return strings.Contains(strings.Join(s.Engine.Command, " "), "{rank}"), nil

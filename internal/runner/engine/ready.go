@@ -196,13 +196,12 @@ func tokenIn(answer []byte) error {
 // Identity is what a running server says of itself.
 type Identity struct {
 	Version string // "" where it does not say
-	// Flags are the options as the server resolved them, where its answer has
-	// them: the plain values of the object.
+	// Flags are the options as the server resolved them; nil where it says none.
 	Flags map[string]string
 }
 
-// Ask asks the running server what it is.
-func Ask(ctx context.Context, e Engine, base string) Identity {
+// Ask asks the running server what it is; log is the beginning of its log.
+func Ask(ctx context.Context, e Engine, base, log string) Identity {
 	path, read := e.VersionPath()
 	if path == "" {
 		return Identity{}
@@ -210,9 +209,9 @@ func Ask(ctx context.Context, e Engine, base string) Identity {
 	client := &http.Client{Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}}
 	status, answer, err := get(ctx, client, base+path)
 	if err != nil || status != http.StatusOK {
-		return Identity{}
+		return Identity{Flags: e.Resolved(nil, log)}
 	}
-	return Identity{Version: read(answer), Flags: plainValues(answer)}
+	return Identity{Version: read(answer), Flags: e.Resolved(answer, log)}
 }
 
 // plainValues returns the strings, numbers and booleans of a JSON object, bounded

@@ -175,10 +175,10 @@ func TestAsk(t *testing.T) {
 	})
 	base := "http://" + net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
 	want := Identity{Version: "0.5.1", Flags: map[string]string{"version": "0.5.1", "tp_size": "2", "dtype": "auto", "flag": "true"}}
-	if diff := cmp.Diff(want, Ask(t.Context(), sglang{}, base)); diff != "" {
+	if diff := cmp.Diff(want, Ask(t.Context(), sglang{}, base, "")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := Ask(t.Context(), vllm{}, base); got.Version != "" || got.Flags != nil {
+	if got := Ask(t.Context(), vllm{}, base, ""); got.Version != "" || got.Flags != nil {
 		t.Errorf("%+v from a 404", got)
 	}
 }
