@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -144,7 +146,7 @@ func (a *app) bench(ctx context.Context, o *benchOptions, name string) error {
 		if errors.Is(err, context.Canceled) {
 			return err
 		}
-		return &failure{status: status, message: err.Error(), err: err}
+		return &failure{status: status, message: err.Error(), err: err, hint: benchHint(err)}
 	}
 	if err := writeBenchFiles(o, report); err != nil {
 		return &failure{status: exitFailed, message: err.Error(), err: err}
@@ -166,6 +168,22 @@ func (a *app) bench(ctx context.Context, o *benchOptions, name string) error {
 		}
 	}
 	return f
+}
+
+// benchHint says what to do about a server that cannot be measured; "" where the
+// error says all.
+func benchHint(err error) string {
+	switch status := loadgen.Refused(err); {
+	case loadgen.Unreachable(err):
+		return "is the server up, and is this its address?"
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		return "--token-file FILE sends the token in it"
+	case status == http.StatusNotFound:
+		return "does the server have this model (--model) and this endpoint (workload.request.endpoint: chat or completions)?"
+	case status == http.StatusServiceUnavailable:
+		return "a server that is still loading its model answers like this: try again later"
+	}
+	return ""
 }
 
 func writeBenchFiles(o *benchOptions, report bench.Report) error {
@@ -227,9 +245,32 @@ func (a *app) printBench(report bench.Report, flags tableFlags) {
 	if report.Stopped != "" {
 		a.message("%s", report.Stopped)
 	}
+	a.explainNulls(report)
+	verdicts := map[result.Verdict]int{}
+	for _, c := range report.Checks {
+		verdicts[c.Verdict]++
+	}
+	a.message("%s: plan %.8s, tokens counted by %s; of %d checks %d passed, %d failed, %d are unknown (--json has them all)",
+		cmp.Or(report.Served.Model, "the server"), report.PlanHash, cmp.Or(report.Served.TokenSource, "nobody"), len(report.Checks),
+		verdicts[result.VerdictPass], verdicts[result.VerdictFail], verdicts[result.VerdictUnknown])
 	for _, c := range report.Checks {
 		if c.Verdict == result.VerdictFail && c.Kind == result.CheckFinding {
 			a.message("finding: %s: %s", c.Name, c.Reason)
+		}
+	}
+}
+
+// explainNulls says why percentiles of the time to first token are missing: the
+// others miss for the same reason.
+func (a *app) explainNulls(report bench.Report) {
+	said := map[string]bool{}
+	for _, w := range report.Windows {
+		for _, stat := range []string{"p95", "p99"} {
+			why, missing := w.NullReasons["ttft_"+stat]
+			if missing && !said[stat+why] {
+				said[stat+why] = true
+				a.message("no ttft_%s at %g/s: %s", stat, w.OfferedRate, why)
+			}
 		}
 	}
 }
@@ -241,6 +282,7 @@ type loadProgress struct {
 	quiet    bool
 	last     string
 	lastLine time.Duration
+	started  int64
 }
 
 func newLoadProgress(a *app) *loadProgress {
@@ -255,9 +297,16 @@ func (p *loadProgress) show(now loadgen.Progress) {
 		return
 	}
 	left := max(0, time.Duration(now.End-now.At)).Round(time.Second)
-	text := fmt.Sprintf("%s: %d offered, %d done, %d failed, %d in flight, %s to go", now.Phase, now.Offered, now.Done, now.Failed, now.InFlight, left)
+	phase := string(now.Phase)
+	if now.Windows > 1 {
+		phase += fmt.Sprintf(" %d/%d", now.Window+1, now.Windows)
+	}
+	text := fmt.Sprintf("%s: %d offered, %d done, %d failed, %d in flight, %s to go", phase, now.Offered, now.Done, now.Failed, now.InFlight, left)
 	if p.terminal {
-		fmt.Fprintf(p.w, "\r\x1b[K%s", text)
+		if p.started == 0 {
+			p.started = now.At
+		}
+		fmt.Fprintf(p.w, "\r\x1b[K%s %s", bar(int(max(0, min(now.At, now.End)-p.started)), int(max(1, now.End-p.started)), 20), text)
 		p.last = text
 		return
 	}

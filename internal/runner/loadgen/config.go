@@ -60,6 +60,7 @@ type Progress struct {
 	At       int64 // ns on the attempt's clock
 	Phase    result.Phase
 	Window   int
+	Windows  int // load points in all
 	Offered  int // requests due so far
 	Done     int
 	Failed   int

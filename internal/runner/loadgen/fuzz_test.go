@@ -1,12 +1,15 @@
 package loadgen
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sbench/internal/result"
+	"sbench/internal/setting"
 	"sbench/tests/conformance/playback"
 )
 
@@ -45,6 +48,38 @@ func FuzzAnswer(f *testing.F) {
 			if whole.Detail == "" {
 				t.Fatalf("%s without a reason", whole.Outcome)
 			}
+		}
+	})
+}
+
+// FuzzPacked: a body packed piece by piece is the body, and is read as if nothing in
+// it were familiar.
+func FuzzPacked(f *testing.F) {
+	event := string(oneEvent(1)[4:])
+	f.Add([]byte(event+event+"data: [DONE]\n\n"), uint16(40))
+	f.Add([]byte(strings.Repeat(event, 3)+strings.ReplaceAll(event, "w1", `\n`)+strings.ReplaceAll(event, "w1", "é")), uint16(len(event)))
+	for _, c := range playback.Cases() {
+		f.Add(playback.Body(c.Bytes()), uint16(len(c.Bytes())/2))
+	}
+	f.Fuzz(func(t *testing.T, body []byte, size uint16) {
+		var a arena
+		x := &exchange{dispatch: 1, ending: endingComplete}
+		x.reply.status, x.reply.stream = 200, true
+		for p := body; len(p) > 0; {
+			n := min(len(p), max(1, int(size)))
+			x.append(&a, p[:n])
+			p = p[n:]
+		}
+		if got := x.body(nil); !bytes.Equal(got, body) {
+			t.Fatalf("%q became %q", body, got)
+		}
+		if len(body) == 0 {
+			return
+		}
+		x.mark(&a, 1)
+		d := decoder{request: setting.Request{}}
+		if diff := cmp.Diff(readWhole(body), d.row(x)); diff != "" {
+			t.Fatalf("-each by itself +familiar\n%s", diff)
 		}
 	})
 }

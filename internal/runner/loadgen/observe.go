@@ -152,7 +152,7 @@ func (o *observer) progress(at int64) {
 	window, phase := r.phaseAt(at)
 	done, inFlight := r.doneN.Load(), r.inFlight.Load()
 	r.cfg.Progress(Progress{
-		At: r.zero + at, Phase: phase, Window: int(window), Offered: int(done + inFlight), Done: int(done),
+		At: r.zero + at, Phase: phase, Window: int(window), Windows: len(r.plan.Windows), Offered: int(done + inFlight), Done: int(done),
 		Failed: int(r.failedN.Load()), InFlight: int(inFlight), End: r.zero + r.lastWindow.Load(),
 	})
 }

@@ -59,6 +59,16 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("HTTP %d: %s", r.status, excerpt(r.body)) }
 
+// Refused is the status of a server that answered the probe with an error; 0 where
+// err is of another kind.
+func Refused(err error) int {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.status
+	}
+	return 0
+}
+
 // ask sends one request and returns the body of its answer.
 func (p *prober) ask(ctx context.Context, method, path string, body any) ([]byte, error) {
 	var in io.Reader
