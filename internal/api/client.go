@@ -163,7 +163,18 @@ func (c *Client) Log(ctx context.Context, w io.Writer, run int64, kind LogKind, 
 	if follow {
 		q.Set("follow", "1")
 	}
-	resp, err := c.do(ctx, http.MethodGet, "/v1/runs/"+strconv.FormatInt(run, 10)+"/log", q, nil)
+	return c.copy(ctx, w, "/v1/runs/"+strconv.FormatInt(run, 10)+"/log", q)
+}
+
+// Bundle copies the bundle of a run's latest sealed attempt to w. The caller
+// verifies it: an answer that breaks off ends without an error of its own.
+func (c *Client) Bundle(ctx context.Context, w io.Writer, run int64) error {
+	return c.copy(ctx, w, "/v1/runs/"+strconv.FormatInt(run, 10)+"/bundle", nil)
+}
+
+// copy copies an answer that is no document to w.
+func (c *Client) copy(ctx context.Context, w io.Writer, path string, q url.Values) error {
+	resp, err := c.do(ctx, http.MethodGet, path, q, nil)
 	if err != nil {
 		return err
 	}
@@ -172,7 +183,7 @@ func (c *Client) Log(ctx context.Context, w io.Writer, run int64, kind LogKind, 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fmt.Errorf("read log: %w", err)
+		return fmt.Errorf("read answer: %w", err)
 	}
 	return nil
 }

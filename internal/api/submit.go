@@ -28,6 +28,8 @@ type Options struct {
 	// values before anything is expanded or hashed.
 	Set     []string `json:"set,omitempty"`
 	Repeats *int     `json:"repeats,omitempty"`
+	// Only reduces the sweep to one run of one of its settings; nil does not.
+	Only *Only `json:"only,omitempty"`
 
 	JobName      string     `json:"job_name,omitempty"`
 	Partition    string     `json:"partition,omitempty"`
@@ -55,6 +57,13 @@ type Options struct {
 	MaxInflight *int     `json:"max_inflight,omitempty"`
 	MaxGPUHours *float64 `json:"max_gpu_hours,omitempty"` // refuse a forecast above it
 	MaxCost     *float64 `json:"max_cost,omitempty"`      // refuse a forecast above it, in the site's currency
+}
+
+// Only names one run of a sweep: what repeats the plan, seeds included, of an
+// earlier one.
+type Only struct {
+	SettingHash string `json:"setting_hash"`
+	Repeat      int    `json:"repeat"` // from 0
 }
 
 // SubmitResponse answers a submission.

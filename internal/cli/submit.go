@@ -66,11 +66,20 @@ func (a *app) submit(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
+	if err := a.submitted(resp, o.testOnly, o.wait, o.parsable); err != nil || !o.wait {
+		return err
+	}
+	return a.waitAndJudge(cmd.Context(), c, resp.SweepID)
+}
+
+// submitted prints the daemon's answer to a submission. With wait the document
+// of --json comes at the end.
+func (a *app) submitted(resp api.SubmitResponse, testOnly, wait, parsable bool) error {
 	a.warn(resp.Warnings)
 	for _, n := range resp.Notes {
 		a.message("note: %s", n)
 	}
-	if o.testOnly {
+	if testOnly {
 		if a.json {
 			return writeJSON(a.stdout, resp)
 		}
@@ -78,19 +87,16 @@ func (a *app) submit(cmd *cobra.Command, name string) error {
 		return nil
 	}
 	switch {
-	case a.json && o.wait: // one document, at the end
+	case a.json && wait: // one document, at the end
 	case a.json:
 		return writeJSON(a.stdout, resp)
-	case o.parsable:
+	case parsable:
 		a.print("%d\n", resp.SweepID)
 	default:
 		a.print("Submitted sweep %d: %s, %s, about %.1f GPU-hours\n",
 			resp.SweepID, plural(resp.Plan.Settings, "setting"), plural(resp.Plan.Runs, "run"), resp.Plan.GPUHours)
 	}
-	if !o.wait {
-		return nil
-	}
-	return a.waitAndJudge(cmd.Context(), c, resp.SweepID)
+	return nil
 }
 
 // waitAndJudge waits for the sweep and fails with status 4 unless every setting

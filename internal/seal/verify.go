@@ -119,10 +119,14 @@ func (s *Sealed) Read(name string) ([]byte, error) {
 }
 
 // Check reads a file that the manifest vouches for, to check its digest.
-func (s *Sealed) Check(name string) error {
+func (s *Sealed) Check(name string) error { return s.Copy(name, io.Discard) }
+
+// Copy is Check that also writes what it reads. Where it fails, what was written
+// is not to be used.
+func (s *Sealed) Copy(name string, w io.Writer) error {
 	for _, f := range s.Manifest.Files {
 		if f.Name == name {
-			return s.check(f, io.Discard)
+			return s.check(f, w)
 		}
 	}
 	return fmt.Errorf("attempt %s has no file %s: %w", s.dir, name, os.ErrNotExist)

@@ -48,6 +48,7 @@ type NewSetting struct {
 	CanonicalSpec    []byte // the bytes whose SHA-256 is Hash
 	Setting          setting.Setting
 	Repeats          int
+	FirstRepeat      int // what its repeats count from
 }
 
 const (
@@ -179,7 +180,7 @@ func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) erro
 				return nil, nil
 			}
 			row := []any{
-				id, n.Settings[next].Hash, int32(repeat), int32(budget.Attempts), int32(budget.Free), n.Held,
+				id, n.Settings[next].Hash, int32(n.Settings[next].FirstRepeat + repeat), int32(budget.Attempts), int32(budget.Free), n.Held,
 				string(lifecycle.RunPending), string(lifecycle.ActorAdmit), tx.now,
 			}
 			repeat++

@@ -49,6 +49,17 @@ type Expansion struct {
 	Warnings diag.List
 }
 
+// Only returns the expansion with the one setting of this hash, or with none.
+func (x Expansion) Only(hash string) Expansion {
+	at := slices.IndexFunc(x.Settings, func(s Expanded) bool { return s.Hash == hash })
+	if at < 0 {
+		x.Settings, x.Runs = nil, 0
+		return x
+	}
+	x.Settings, x.Runs = x.Settings[at:at+1:at+1], x.Repeats.Runs()
+	return x
+}
+
 // Expand returns the settings of the file in their fixed order. The list holds
 // errors, and then there is no expansion, or warnings.
 func Expand(f *File, o Options) (Expansion, diag.List) {

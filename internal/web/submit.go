@@ -117,6 +117,8 @@ func checkRequest(req *api.SubmitRequest) error {
 		return invalid("--mail-type and --mail-user are not available yet")
 	case o.MaxCost != nil:
 		return invalid("--max-cost is not available yet: sites have no rates")
+	case o.Only != nil && (o.Only.Repeat < 0 || o.Only.Repeat >= 1000 || o.Repeats == nil || *o.Repeats != 1):
+		return invalid("only names one run: repeat between 0 and 999, and repeats 1")
 	case !slices.Contains([]string{"", "urgent", "normal", "bulk"}, o.Priority):
 		return invalid("--priority %q is none of urgent, normal, bulk", o.Priority)
 	case o.TimeLimitS != nil && (*o.TimeLimitS < 60 || *o.TimeLimitS > 365*86400):
@@ -250,6 +252,11 @@ func (s *server) expand(_ context.Context, a *admission) error {
 	if list.HasErrors() {
 		return faulty(a.req.FileName, list)
 	}
+	if o.Only != nil {
+		if x, list = x.Only(o.Only.SettingHash), nil; len(x.Settings) == 0 {
+			return invalid("%s does not expand to setting %s: this build, or the options, are not the ones that it was submitted with", a.req.FileName, clipped(o.Only.SettingHash))
+		}
+	}
 	a.sweep = x
 	a.resp.Warnings = append(a.resp.Warnings, x.Warnings...)
 	a.resp.Warnings.Sort()
@@ -296,7 +303,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		})
 		for k := range repeats {
 			runs = append(runs, plan.Run{
-				ID: int64(len(runs) + 1), SettingHash: x.Hash, Checkpoint: plan.Checkpoint(&x.Setting), Repeat: k,
+				ID: int64(len(runs) + 1), SettingHash: x.Hash, Checkpoint: plan.Checkpoint(&x.Setting), Repeat: firstRepeat(a.options) + k,
 				Limit: plan.RunLimit(&x.Setting, a.site.Engine.StartTimeout), Shape: shape,
 			})
 		}
@@ -428,6 +435,13 @@ func inside(folder, path string) bool {
 	return path != "" && err == nil && filepath.IsLocal(rel)
 }
 
+func firstRepeat(o api.Options) int {
+	if o.Only == nil {
+		return 0
+	}
+	return o.Only.Repeat
+}
+
 // create stores the sweep with its settings and runs.
 func (s *server) create(ctx context.Context, a *admission) error {
 	options, err := json.Marshal(a.options)
@@ -448,6 +462,7 @@ func (s *server) create(ctx context.Context, a *admission) error {
 		x := &a.sweep.Settings[i]
 		n.Settings = append(n.Settings, store.NewSetting{
 			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: a.sweep.Repeats.Runs(),
+			FirstRepeat: firstRepeat(a.options),
 		})
 	}
 	id, created, err := s.Store.CreateSweep(ctx, n)

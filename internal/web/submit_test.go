@@ -103,6 +103,32 @@ func TestSubmit(t *testing.T) {
 	}
 }
 
+func TestSubmit_OneRunAgain(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.artefacts()
+	post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("a"))
+	second := get[api.Sweep](e, "ada", "/v1/sweeps/1").Settings[1].SettingHash
+	req, one := request("b"), 1
+	req.Options = api.Options{Repeats: &one, Only: &api.Only{SettingHash: second, Repeat: 2}}
+	resp := post[api.SubmitResponse](e, "ada", "/v1/sweeps", req)
+	if resp.Plan.Settings != 1 || resp.Plan.Runs != 1 {
+		t.Errorf("got %+v", resp.Plan)
+	}
+	again := get[api.Sweep](e, "ada", "/v1/sweeps/2?runs=1")
+	if len(again.RunList) != 1 || again.RunList[0].SettingHash != second || again.RunList[0].Repeat != 2 || again.Settings[0].NTotal != 1 {
+		t.Errorf("got %+v", again)
+	}
+	for _, only := range []api.Only{{SettingHash: strings.Repeat("0", 64)}, {SettingHash: second, Repeat: -1}} {
+		req := request("c")
+		req.Options = api.Options{Repeats: &one, Only: &only}
+		e.problem(api.CodeInvalid, "ada", "POST", "/v1/sweeps", req)
+	}
+	many := request("d")
+	many.Options = api.Options{Only: &api.Only{SettingHash: second}}
+	e.problem(api.CodeInvalid, "ada", "POST", "/v1/sweeps", many)
+}
+
 func TestSubmit_TestOnlyStoresNothing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)

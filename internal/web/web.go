@@ -92,6 +92,7 @@ func New(c Config) (http.Handler, error) {
 		mux.HandleFunc(pattern, s.handle(h))
 	}
 	mux.HandleFunc("GET /v1/runs/{id}/log", s.handleStream(s.log))
+	mux.HandleFunc("GET /v1/runs/{id}/bundle", s.handleStream(s.bundle))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)})
 	})

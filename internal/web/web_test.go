@@ -104,6 +104,8 @@ func TestFailures(t *testing.T) {
 		{api.CodeNotFound, "GET", "/v1/runs/99", nil},
 		{api.CodeNotFound, "GET", "/v1/runs/99/log?kind=engine", nil},
 		{api.CodeNotFound, "GET", "/v1/runs/1/log?kind=engine", nil},
+		{api.CodeNotFound, "GET", "/v1/runs/99/bundle", nil},
+		{api.CodeNotFound, "GET", "/v1/runs/1/bundle", nil},
 		{api.CodeNotFound, "GET", "/v1/runs/1/log?kind=slurm", nil},
 		{api.CodeNotFound, "GET", "/v1/settings/ffffffff", nil},
 		{api.CodeNotFound, "GET", "/v2/sweeps", nil},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sbench/internal/api"
+	"sbench/internal/bundle"
 	"sbench/internal/devcluster"
 )
 
@@ -135,6 +137,54 @@ func TestSameSweepTwice(t *testing.T) {
 				attempts[key] = r.ID
 			}
 		}
+	}
+}
+
+// TestBundle: a measured run is packed whole, and is repeated with its own plan;
+// an altered bundle is refused.
+func TestBundle(t *testing.T) {
+	id := env.submit(t, simSweep(t, "bundled", 2, "[20/s]", "1s"), "--max-inflight", "1")
+	env.settle(t, id)
+	run := env.runs(t, id)[1]
+	wantMeasured(t, run)
+	name := filepath.Join(t.TempDir(), "run.tar.gz")
+	info := decode[bundle.Info](t, env.must(t, "sbench", "bundle", fmt.Sprint(run.ID), "-o", name, "--json"))
+	if info.Run != run.ID || info.Repeat != 1 || info.SettingHash != run.SettingHash {
+		t.Errorf("got %+v", info)
+	}
+	var names []string
+	for _, f := range info.Files {
+		names = append(names, f.Name)
+	}
+	for _, want := range []string{"sweep.yaml", "spec.json", "fingerprint.json", "plan.jsonl", "batch.sbatch", "attempt/requests.parquet", "attempt/manifest.json"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("the bundle has no %s: %v", want, names)
+		}
+	}
+	out := env.exec(t, "sbench", "rerun", "--wait", name)
+	var again string
+	if _, err := fmt.Sscanf(out.stdout, "Submitted sweep %s", &again); err != nil || out.code != 0 && out.code != 4 {
+		t.Fatalf("rerun: exit %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	repeated := env.runs(t, strings.TrimSuffix(again, ":"))
+	if len(repeated) != 1 || repeated[0].Repeat != 1 || repeated[0].SettingHash != run.SettingHash {
+		t.Fatalf("got %+v", repeated)
+	}
+	wantMeasured(t, repeated[0])
+	second := decode[bundle.Info](t, env.must(t, "sbench", "bundle", fmt.Sprint(repeated[0].ID), "-o", name+".2", "--json"))
+	if second.PlanHash != info.PlanHash || info.PlanHash == "" {
+		t.Errorf("plan %q became %q", info.PlanHash, second.PlanHash)
+	}
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 1
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := env.exec(t, "sbench", "rerun", name); out.code != 2 || !strings.Contains(out.stderr, "damaged") {
+		t.Errorf("an altered bundle: exit %d, %s", out.code, out.stderr)
 	}
 }
 
