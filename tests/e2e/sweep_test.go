@@ -145,7 +145,12 @@ func TestSameSweepTwice(t *testing.T) {
 func TestBundle(t *testing.T) {
 	id := env.submit(t, simSweep(t, "bundled", 2, "[20/s]", "1s"), "--max-inflight", "1")
 	env.settle(t, id)
-	run := env.runs(t, id)[1]
+	runs := env.runs(t, id)
+	at := slices.IndexFunc(runs, func(r api.Run) bool { return r.Repeat == 1 })
+	if at < 0 {
+		t.Fatalf("%d runs, none with repeat 1", len(runs))
+	}
+	run := runs[at]
 	wantMeasured(t, run)
 	name := filepath.Join(t.TempDir(), "run.tar.gz")
 	info := decode[bundle.Info](t, env.must(t, "sbench", "bundle", fmt.Sprint(run.ID), "-o", name, "--json"))
@@ -168,7 +173,7 @@ func TestBundle(t *testing.T) {
 	}
 	repeated := env.runs(t, strings.TrimSuffix(again, ":"))
 	if len(repeated) != 1 || repeated[0].Repeat != 1 || repeated[0].SettingHash != run.SettingHash {
-		t.Fatalf("got %+v", repeated)
+		t.Fatalf("%d runs, the first of setting %.12s, repeat %d", len(repeated), repeated[0].SettingHash, repeated[0].Repeat)
 	}
 	wantMeasured(t, repeated[0])
 	second := decode[bundle.Info](t, env.must(t, "sbench", "bundle", fmt.Sprint(repeated[0].ID), "-o", name+".2", "--json"))
