@@ -26,7 +26,7 @@ deps: ## install what is missing (Slurm, MUNGE, MariaDB, …) from Debian's pack
 build: ## build all programs into bin/
 	$(GOSTATIC) -o $(BIN)/ ./cmd/sbench ./cmd/sbenchd ./cmd/sbench-runner ./cmd/sbench-sim
 	GOARCH=arm64 $(GOSTATIC) -o $(BIN)/sbench-runner-arm64 ./cmd/sbench-runner
-	CGO_ENABLED=1 CGO_CFLAGS=-Wno-deprecated-declarations $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/sbench-gpu
+	@scripts/build-gpu.sh $(BIN) '$(LDFLAGS)'
 
 .PHONY: engine
 engine: ## build the demo's inference engine, its model and its container image
