@@ -44,7 +44,7 @@ func harness(name string, verdict result.Verdict, reason string) result.Check {
 }
 
 func gpuChanges(s setting.Setting, before, after Node, ownPIDs []int) []result.Check {
-	var devices, ecc, rows, throttle, processes []string
+	var devices, ecc, rows, power, throttle, processes []string
 	now := map[string]GPU{}
 	for _, d := range after.GPUs.Devices {
 		if d.UUID != nil {
@@ -74,6 +74,9 @@ func gpuChanges(s setting.Setting, before, after Node, ownPIDs []int) []result.C
 		if n := grown(b.RetiredPages, a.RetiredPages); n > 0 {
 			rows = append(rows, fmt.Sprintf("%s retired %d memory pages", where, n))
 		}
+		if x, y := b.Power.Enforced, a.Power.Enforced; x != nil && y != nil && *x != *y {
+			power = append(power, fmt.Sprintf("%s: from %s to %s", where, watts(x), watts(y)))
+		}
 		if a.Throttle != nil {
 			for _, reason := range *a.Throttle {
 				if slices.Contains(harmful, reason) {
@@ -97,6 +100,7 @@ func gpuChanges(s setting.Setting, before, after Node, ownPIDs []int) []result.C
 		verdict("gpu_devices", devices, "the same devices before and after"),
 		eccCheck,
 		verdict("gpu_memory_repair", rows, "no memory row or page replaced"),
+		verdict("gpu_power_limit", power, "the power limit did not change"),
 		verdict("gpu_throttle", throttle, "no thermal or power slowdown at the end"),
 		verdict("gpu_processes", processes, "no other process on the devices"),
 	}

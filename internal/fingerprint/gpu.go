@@ -140,4 +140,7 @@ type GPUSample struct {
 	EnergyMillijoules *int64    `json:"energy_mj"`
 	TemperatureC      *int64    `json:"temperature_c"`
 	Throttle          *[]string `json:"throttle_reasons"`
+	// Xids are the errors that the driver reported since the sample before; null
+	// where it cannot be listened to.
+	Xids *[]int64 `json:"xids"`
 }

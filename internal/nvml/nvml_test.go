@@ -299,3 +299,95 @@ func TestSnapshot_Mock(t *testing.T) {
 		t.Errorf("%+v", g.Devices[0])
 	}
 }
+
+// sampled returns the samples of so many turns.
+func sampled(t *testing.T, cmd *exec.Cmd, n int) []fingerprint.GPUSample {
+	t.Helper()
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	out := make([]fingerprint.GPUSample, n)
+	lines := bufio.NewScanner(pipe)
+	for i := range out {
+		if !lines.Scan() {
+			t.Fatal("the stream ended")
+		}
+		if err := json.Unmarshal(lines.Bytes(), &out[i]); err != nil {
+			t.Fatalf("%s: %v", lines.Bytes(), err)
+		}
+	}
+	return out
+}
+
+// TestSample_Xid: an error that the driver reports is in one sample of its device.
+func TestSample_Xid(t *testing.T) {
+	t.Parallel()
+	library := stub(t)
+	seen := 0
+	for _, x := range sampled(t, helper(t, library, "count=2,xid=79", "sample", "--period", "2ms"), 12) {
+		if x.Xids == nil {
+			t.Fatalf("gpu %d is not listened to", x.GPU)
+		}
+		for _, xid := range *x.Xids {
+			if seen++; xid != 79 || x.GPU != 0 {
+				t.Errorf("Xid %d on gpu %d", xid, x.GPU)
+			}
+		}
+	}
+	if seen != 1 {
+		t.Errorf("the error was seen %d times", seen)
+	}
+	for scenario, library := range map[string]string{"noevents,count=1": library, "count=1": stub(t, "-DOLD")} {
+		if x := sampled(t, helper(t, library, scenario, "sample", "--period", "2ms"), 1)[0]; x.Xids != nil {
+			t.Errorf("%s: %v, want null", scenario, *x.Xids)
+		}
+	}
+}
+
+// TestClocks_Locked: what one process locks, by UUID, another sees under load, and
+// a third resets.
+func TestClocks_Locked(t *testing.T) {
+	t.Parallel()
+	library, state := stub(t), filepath.Join(t.TempDir(), "state")
+	run := func(scenario string, args ...string) ([]byte, error) {
+		cmd := helper(t, library, scenario, args...)
+		cmd.Env = append(cmd.Env, "SBENCH_NVML_STATE="+state)
+		return cmd.Output()
+	}
+	clocks := func() []int64 {
+		t.Helper()
+		cmd := helper(t, library, "count=2", "sample", "--period", "2ms")
+		cmd.Env = append(cmd.Env, "SBENCH_NVML_STATE="+state)
+		var out []int64
+		for _, x := range sampled(t, cmd, 2) {
+			out = append(out, *x.SM)
+		}
+		return out
+	}
+	if out, err := run("count=2,denied", "lock-clocks", "--sm", "1410"); err == nil || !bytes.Contains(out, []byte("no_permission")) {
+		t.Errorf("without the right: %v %s", err, out)
+	}
+	if out, err := run("count=2", "lock-clocks", "--sm", "1410", "--gpus", "GPU-00000001"); err != nil {
+		t.Fatalf("lock: %v %s", err, out)
+	}
+	if got := clocks(); got[0] != 1980 || got[1] != 1410 {
+		t.Errorf("locked: %v", got)
+	}
+	if out, err := run("count=2", "reset-clocks", "--gpus", "GPU-00000001"); err != nil {
+		t.Fatalf("reset: %v %s", err, out)
+	}
+	if got := clocks(); got[1] != 1980 {
+		t.Errorf("reset: %v", got)
+	}
+	if out, err := run("count=2", "lock-clocks", "--sm", "1410", "--gpus", "GPU-no-such"); err == nil || !bytes.Contains(out, []byte("there is no gpu GPU-no-such")) {
+		t.Errorf("unknown device: %v %s", err, out)
+	}
+}

@@ -31,12 +31,17 @@ func (s *session) sample(ctx context.Context, w io.Writer, period time.Duration)
 	if err != nil {
 		return err
 	}
+	xids, stopListening := s.listen(devices)
+	defer stopListening()
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	out := json.NewEncoder(w)
 	for {
+		reported := xids()
 		for i, d := range devices {
-			if err := out.Encode(s.one(i, d)); err != nil {
+			x := s.one(i, d)
+			x.Xids = reported(i)
+			if err := out.Encode(x); err != nil {
 				return fmt.Errorf("write sample: %w", err)
 			}
 		}

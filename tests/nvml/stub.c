@@ -7,6 +7,12 @@
 //   throttle     hardware slowdown    busy           a foreign process on device 0
 //   nodriver     init fails           hang           the first question never returns
 //   crash        it kills the program pcie           no NVLink between the devices
+//   xid=N        device 0 reports error N once       hangsample the second sample never returns
+//   noevents     errors cannot be listened to        denied     clocks cannot be locked
+//   drop         the clock of device 0 falls as soon as it is sampled
+//
+// Locked clocks are kept in the file that SBENCH_NVML_STATE names, as a driver
+// keeps them beyond the process: a line "index sm mem" for each.
 //
 // Built with -DOLD it is the library of an old driver: most functions are missing.
 #include <stdio.h>
@@ -74,7 +80,14 @@ int nvmlDeviceGetPciInfo_v3(dev d, struct pci *p) {
 int nvmlDeviceGetPowerUsage(dev d, unsigned *mw) { *mw = 71500 + (unsigned)d->index; return SUCCESS; }
 int nvmlDeviceGetTotalEnergyConsumption(dev d, unsigned long long *mj) { *mj = 1000000ULL * (unsigned)(d->index + 1); return SUCCESS; }
 struct utilization { unsigned gpu, memory; };
-int nvmlDeviceGetUtilizationRates(dev d, struct utilization *u) { (void)d; u->gpu = 97; u->memory = 43; return SUCCESS; }
+static int samples;
+int nvmlDeviceGetUtilizationRates(dev d, struct utilization *u) {
+	if (d->index == 0) samples++;
+	if (has("hangsample") && samples > 1) for (;;) pause();
+	u->gpu = 97;
+	u->memory = 43;
+	return SUCCESS;
+}
 
 #ifndef OLD
 static struct device instance = {0, 1};
@@ -106,7 +119,30 @@ int nvmlDeviceGetTotalEccErrors(dev d, int kind, int counter, unsigned long long
 }
 int nvmlDeviceGetRetiredPages(dev d, int cause, unsigned *n, unsigned long long *pages) { (void)d; (void)cause; (void)n; (void)pages; return NOT_SUPPORTED; }
 int nvmlDeviceGetRemappedRows(dev d, unsigned *c, unsigned *u, unsigned *pending, unsigned *failed) { (void)d; *c = 1; *u = *pending = *failed = 0; return SUCCESS; }
-int nvmlDeviceGetClockInfo(dev d, int kind, unsigned *mhz) { (void)d; *mhz = kind == 1 ? 1980 : 2619; return SUCCESS; }
+/* state finds what a device is locked at; 0 where it is not. */
+static void state(int index, unsigned *sm, unsigned *mem) {
+	const char *path = getenv("SBENCH_NVML_STATE");
+	FILE *f = path ? fopen(path, "r") : NULL;
+	int i;
+	unsigned a, b;
+	*sm = *mem = 0;
+	while (f && fscanf(f, "%d %u %u", &i, &a, &b) == 3)
+		if (i == index) { *sm = a; *mem = b; }
+	if (f) fclose(f);
+}
+static int keep(int index, unsigned sm, unsigned mem) {
+	const char *path = getenv("SBENCH_NVML_STATE");
+	FILE *f = path ? fopen(path, "a") : NULL;
+	if (f) { fprintf(f, "%d %u %u\n", index, sm, mem); fclose(f); }
+	return SUCCESS;
+}
+int nvmlDeviceGetClockInfo(dev d, int kind, unsigned *mhz) {
+	unsigned sm, mem;
+	state(d->index, &sm, &mem);
+	*mhz = kind == 1 ? (sm ? sm : 1980) : (mem ? mem : 2619);
+	if (kind == 1 && has("drop") && d->index == 0 && samples > 0) *mhz = 1200;
+	return SUCCESS;
+}
 int nvmlDeviceGetMaxClockInfo(dev d, int kind, unsigned *mhz) { (void)d; *mhz = kind == 1 ? 1980 : 2619; return SUCCESS; }
 int nvmlDeviceGetApplicationsClock(dev d, int kind, unsigned *mhz) { (void)d; *mhz = kind == 1 ? 1410 : 2619; return SUCCESS; }
 int nvmlDeviceGetPowerManagementLimit(dev d, unsigned *mw) { (void)d; *mw = 700000; return SUCCESS; }
@@ -140,7 +176,23 @@ int nvmlDeviceGetFieldValues(dev d, int n, struct field *f) {
 	}
 	return SUCCESS;
 }
-int nvmlDeviceSetGpuLockedClocks(dev d, unsigned lo, unsigned hi) { (void)d; (void)lo; (void)hi; return getuid() == 0 ? SUCCESS : NO_PERMISSION; }
-int nvmlDeviceResetGpuLockedClocks(dev d) { (void)d; return getuid() == 0 ? SUCCESS : NO_PERMISSION; }
+static int permitted(void) { return (getuid() == 0 || getenv("SBENCH_NVML_STATE")) && !has("denied"); }
+int nvmlDeviceSetGpuLockedClocks(dev d, unsigned lo, unsigned hi) { (void)hi; return permitted() ? keep(d->index, lo, 0) : NO_PERMISSION; }
+int nvmlDeviceResetGpuLockedClocks(dev d) { return permitted() ? keep(d->index, 0, 0) : NO_PERMISSION; }
 int nvmlDeviceResetMemoryLockedClocks(dev d) { (void)d; return NOT_SUPPORTED; }
+struct event { dev device; unsigned long long type, data; unsigned gpu_instance, compute_instance; };
+int nvmlEventSetCreate(void **set) { static int one; *set = &one; return has("noevents") ? NOT_SUPPORTED : SUCCESS; }
+int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+int nvmlDeviceRegisterEvents(dev d, unsigned long long types, void *set) { (void)d; (void)set; return types == 8 ? SUCCESS : NOT_SUPPORTED; }
+int nvmlEventSetWait_v2(void *set, struct event *e, unsigned ms) {
+	static int told;
+	(void)set;
+	(void)ms;
+	if (!has("xid") || told++) return 10; /* timeout */
+	memset(e, 0, sizeof *e);
+	e->device = &devices[0];
+	e->type = 8;
+	e->data = (unsigned long long)number("xid", 0);
+	return SUCCESS;
+}
 #endif

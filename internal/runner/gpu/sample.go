@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -174,7 +175,7 @@ func LoadChecks(e setting.Environment, samples []fingerprint.GPUSample, devices 
 			used = append(used, x)
 		}
 	}
-	checks := []result.Check{throttled(used)}
+	checks := []result.Check{throttled(used), xids(samples, devices)}
 	for _, c := range []struct {
 		name, pin string
 		read      func(fingerprint.GPUSample) *int64
@@ -217,6 +218,34 @@ func throttled(samples []fingerprint.GPUSample) result.Check {
 		return c
 	}
 	c.Verdict, c.Reason = result.VerdictPass, "no device was slowed down under load"
+	return c
+}
+
+// xids judges the errors that the driver reported at any time of the sampling: a
+// device that had one before the window is not what it was.
+func xids(samples []fingerprint.GPUSample, devices []int) result.Check {
+	c := result.Check{Name: "gpu_xid", Kind: result.CheckHarness}
+	listened := map[int]bool{}
+	var found []string
+	for _, x := range samples {
+		if x.Xids == nil || !slices.Contains(devices, x.GPU) {
+			continue
+		}
+		listened[x.GPU] = true
+		for _, xid := range *x.Xids {
+			if text := fmt.Sprintf("Xid %d on gpu %d", xid, x.GPU); !slices.Contains(found, text) {
+				found = append(found, text)
+			}
+		}
+	}
+	switch {
+	case len(found) > 0:
+		c.Verdict, c.Reason = result.VerdictFail, "the driver reported "+strings.Join(found, ", ")
+	case len(listened) < len(devices) || len(devices) == 0:
+		c.Verdict, c.Reason = result.VerdictNotApplicable, "the driver cannot be listened to for errors"
+	default:
+		c.Verdict, c.Reason = result.VerdictPass, "the driver reported no error of a device"
+	}
 	return c
 }
 

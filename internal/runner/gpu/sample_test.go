@@ -60,7 +60,7 @@ func series(device int, from, to int64, millijoules func(t int64) int64) []finge
 	for at := from; at <= to; at += int64(100 * time.Millisecond) {
 		out = append(out, fingerprint.GPUSample{
 			TimeNS: at, GPU: device, EnergyMillijoules: ptr(millijoules(at)), Utilization: ptr(int64(100)), SM: ptr(int64(1410)),
-			Throttle: &[]string{"sw_power_cap"},
+			Throttle: &[]string{"sw_power_cap"}, Xids: &[]int64{},
 		})
 	}
 	return out
@@ -119,7 +119,14 @@ func TestLoadChecks(t *testing.T) {
 			x[50].Throttle = &[]string{"hw_thermal_slowdown"}
 			return x
 		}, setting.Unpinned, "gpu_throttle_under_load=fail"},
-		{"nothing", func([]fingerprint.GPUSample) []fingerprint.GPUSample { return nil }, "1410MHz", "gpu_throttle_under_load=unknown gpu_sm_clock=unknown"},
+		{"nothing", func([]fingerprint.GPUSample) []fingerprint.GPUSample { return nil }, "1410MHz", "gpu_throttle_under_load=unknown gpu_xid=not_applicable gpu_sm_clock=unknown"},
+		{"xid before the window", func(x []fingerprint.GPUSample) []fingerprint.GPUSample { x[0].Xids = &[]int64{79}; return x }, setting.Unpinned, "gpu_xid=fail"},
+		{"nobody listens", func(x []fingerprint.GPUSample) []fingerprint.GPUSample {
+			for i := range x {
+				x[i].Xids = nil
+			}
+			return x
+		}, setting.Unpinned, "gpu_xid=not_applicable"},
 		{"no clock", func(x []fingerprint.GPUSample) []fingerprint.GPUSample { return x }, "fast", "gpu_sm_clock=unknown"},
 	}
 	for _, tt := range tests {
