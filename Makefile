@@ -52,7 +52,7 @@ e2e: deps build engine ## the end-to-end suite alone, with its log
 
 .PHONY: kill-matrix
 kill-matrix: deps ## kill the daemon, Slurm and PostgreSQL under 1,000 runs and count what is lost
-	SBENCH_KILL_RUNS=$${SBENCH_KILL_RUNS:-1000} $(GO) test -count=1 -v -timeout 120m -run KillMatrix ./tests/faults
+	SBENCH_KILL_RUNS=$${SBENCH_KILL_RUNS:-1000} $(GO) test -count=1 -v -timeout 180m -run KillMatrix ./tests/faults
 
 .PHONY: lint
 lint: ## golangci-lint (with gofumpt) and shellcheck

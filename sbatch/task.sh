@@ -91,6 +91,25 @@ wait_child() {
   child=''
 }
 
+# begin RUN notes for the daemon that this start begins the run, and fails where
+# the daemon has given the run up here: it may be under way elsewhere.
+begin() {
+  local rc
+  "$runner" start --batch "$batch" --digest "$digest" --task "$task" --run "$1"
+  rc=$?
+  case $rc in
+  0) return 0 ;;
+  16) note "skip $1 closed" ;;
+  *)
+    # The daemon must not take it for a run that was only left out: what fails
+    # here may fail for ever.
+    note "start $1"
+    note "end $1 $rc"
+    ;;
+  esac
+  return 1
+}
+
 # The ranks of a gang watch each other: killed by srun because of another, rank 0
 # could not seal what it knows.
 run_step() {
@@ -148,7 +167,7 @@ while read -r run limit freq <&3; do
     note "skip $run cancelled"
   elif (($(now) + limit > deadline)); then
     note "skip $run time"
-  else
+  elif begin "$run"; then
     run_step "$run" "$freq"
     # 16: the runner was told to stop, and so is what would come after it.
     if [ "$rc" -eq 16 ]; then

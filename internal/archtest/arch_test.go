@@ -42,7 +42,7 @@ var layers = map[string]layer{
 	"batch": domain, "workload": domain, "result": domain, "metrics": domain, "stats": domain,
 	"aggregate": domain, "compare": domain, "regress": domain, "cost": domain, "plan": domain,
 
-	"slurm": adapter, "jobscript": adapter, "store": adapter, "resultfile": adapter, "bundle": adapter, "seal": adapter,
+	"slurm": adapter, "jobscript": adapter, "store": adapter, "resultfile": adapter, "bundle": adapter, "seal": adapter, "spool": adapter,
 	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "nvml": adapter,
 
 	"runner/preflight": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"sbench/internal/seal"
@@ -37,7 +38,18 @@ type Options struct {
 	Now func() time.Time
 	// Settle is how many settings are summed up in one go.
 	Settle int
+	// Failpoint is called between the steps of a tick that has something to do;
+	// nil does nothing. Tests end the process there.
+	Failpoint func(name string)
 }
+
+// The failpoints, in the order of a tick.
+const (
+	FailFound    = "collect-1-found"    // sealed folders are found, nothing is verified
+	FailVerified = "collect-2-verified" // they are verified, nothing is stored
+	FailStored   = "collect-3-stored"   // they are stored, nothing is summed up
+	FailSettled  = "collect-4-settled"  // settings are summed up
+)
 
 // DefaultOptions are used where the daemon says nothing else.
 func DefaultOptions() Options {
@@ -57,6 +69,7 @@ type Collector struct {
 	refused map[string]refusal // by folder: when to look again
 	names   map[string]listing // of attempts folders
 	lateAt  time.Time
+	looked  atomic.Pointer[time.Time]
 
 	// Runs in flight are read again when a run has changed, and now and then.
 	active   []store.Candidate
@@ -70,6 +83,9 @@ func New(s *store.Store, log *slog.Logger, options Options) *Collector {
 	now := options.Now
 	if now == nil {
 		now = time.Now
+	}
+	if options.Failpoint == nil {
+		options.Failpoint = func(string) {}
 	}
 	return &Collector{
 		store: s, log: log, options: options, now: now,
@@ -122,10 +138,25 @@ type Report struct {
 // whose runs have all ended.
 func (c *Collector) Tick(ctx context.Context) (Report, error) {
 	var report Report
+	begun := c.now()
 	if err := c.ingest(ctx, &report); err != nil {
 		return report, err
 	}
-	return report, c.settle(ctx, &report)
+	c.looked.Store(&begun)
+	err := c.settle(ctx, &report)
+	if report.Settled > 0 {
+		c.options.Failpoint(FailSettled)
+	}
+	return report, err
+}
+
+// Looked is when the last complete look at the runs in flight began; the zero
+// time where there was none. It may be called from any goroutine.
+func (c *Collector) Looked() time.Time {
+	if at := c.looked.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // changed calls look where a run has changed since last, and notes that it did.
@@ -168,6 +199,7 @@ func (c *Collector) ingest(ctx context.Context, report *Report) error {
 		return err
 	}
 	for start := 0; start < len(folders); start += c.options.Batch {
+		c.options.Failpoint(FailFound)
 		chunk := folders[start:min(start+c.options.Batch, len(folders))]
 		if err := c.ingestChunk(ctx, chunk, report); err != nil {
 			return err
@@ -199,6 +231,7 @@ func (c *Collector) ingestChunk(ctx context.Context, folders []folder, report *R
 	if len(good) == 0 {
 		return nil
 	}
+	c.options.Failpoint(FailVerified)
 	added, err := c.take(ctx, good, of)
 	report.Ingested += added
 	if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) || len(good) == 1 && !refusedByDatabase(err) {
@@ -226,6 +259,7 @@ func (c *Collector) take(ctx context.Context, sealed []store.Sealed, of []folder
 	if err != nil {
 		return 0, err
 	}
+	c.options.Failpoint(FailStored)
 	for _, f := range of {
 		delete(c.refused, f.dir)
 	}

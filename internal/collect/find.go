@@ -115,10 +115,10 @@ func (c *Collector) list(attempts string) error {
 
 // The kinds of refusal, as the database names them.
 const (
-	kindTorn       = "torn"       // files are missing or not what was sealed; may pass
-	kindHostile    = "hostile"    // what no runner writes
-	kindForeign    = "foreign"    // not of the run, batch or user that it claims
-	kindUnreadable = "unreadable" // sealed, and its content cannot be understood
+	kindTorn       = store.RejectedTorn // files are missing or not what was sealed; may pass
+	kindHostile    = "hostile"          // what no runner writes
+	kindForeign    = "foreign"          // not of the run, batch or user that it claims
+	kindUnreadable = "unreadable"       // sealed, and its content cannot be understood
 )
 
 // fault is why a folder is refused.

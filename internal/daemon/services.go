@@ -27,7 +27,10 @@ func services(c Config, sites []*site.Site, s *store.Store, log *slog.Logger) ([
 		return c
 	}
 	die := failpoint(log)
-	var list []service
+	options := collect.DefaultOptions()
+	options.Failpoint = die
+	collector := collect.New(s, log.With("service", "collect"), options)
+	list := []service{{"collect", collector.Run}}
 	for _, st := range sites {
 		cluster := slurm.New(slurm.Config{BinDir: st.Slurm.Bin, Conf: st.Slurm.Conf, Timeout: st.Slurm.Timeout})
 		submitter, err := submit.New(submit.Config{
@@ -38,13 +41,11 @@ func services(c Config, sites []*site.Site, s *store.Store, log *slog.Logger) ([
 			return nil, fmt.Errorf("site %s: %w", st.Name, err)
 		}
 		tracker := track.New(track.Config{
-			Site: st, Store: s, Cluster: cluster, Log: log, Failpoint: die,
+			Site: st, Store: s, Cluster: cluster, Log: log, Failpoint: die, Collected: collector.Looked,
 		})
 		list = append(list, service{"submit " + st.Name, submitter.Run}, service{"track " + st.Name, tracker.Run})
 	}
-	list = append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }})
-	collector := collect.New(s, log.With("service", "collect"), collect.DefaultOptions())
-	return append(list, service{"collect", collector.Run}), nil
+	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}), nil
 }
 
 // failpointEnv names a step at which the daemon kills itself: the fault tests

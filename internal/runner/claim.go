@@ -12,12 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"sbench/internal/batch"
 	"sbench/internal/lifecycle"
 	"sbench/internal/result"
 	"sbench/internal/seal"
+	"sbench/internal/spool"
 )
 
 // job is the allocation that this process runs in.
@@ -64,6 +63,11 @@ func jobFromEnv(getenv func(string) string) (job, error) {
 	return j, nil
 }
 
+// start is the job as the spool notes it.
+func (j job) start(cluster string) spool.Job {
+	return spool.Job{Cluster: cluster, JobIDRaw: j.id, Restart: j.restart, Node: j.node, At: time.Now().UTC()}
+}
+
 // A shared file system may show the frozen batch late to this node, or a part of
 // it. A whole file with another digest is no such case: it is not waited for long.
 const (
@@ -73,9 +77,6 @@ const (
 
 // maxSpec bounds the frozen batch: 100,000 runs of one batch are far below.
 const maxSpec = 256 << 20
-
-// maxClaim bounds the claim of a task.
-const maxClaim = 64 << 10
 
 // readSpec reads the frozen batch and verifies its digest.
 func readSpec(ctx context.Context, p place) (*batch.Spec, error) {
@@ -98,43 +99,11 @@ func readSpec(ctx context.Context, p place) (*batch.Spec, error) {
 }
 
 func readSpecOnce(path, digest string) (*batch.Spec, error) {
-	data, err := readPlain(path, maxSpec)
+	data, err := spool.ReadPlain(path, maxSpec)
 	if err != nil {
 		return nil, fmt.Errorf("read frozen batch: %w", err)
 	}
 	return batch.Decode(data, digest)
-}
-
-// readPlain reads a regular file of at most so many bytes. A link, a pipe or a
-// device in its place must not make the task read something else, or hang.
-func readPlain(path string, most int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > most:
-		return nil, fmt.Errorf("%s has %d bytes, more than the limit %d", path, info.Size(), most)
-	}
-	return io.ReadAll(io.LimitReader(f, most))
-}
-
-// claim is the file that says which job measures a task.
-type claim struct {
-	Cluster  string    `json:"cluster"`
-	JobIDRaw int64     `json:"job_id_raw"`
-	Node     string    `json:"node"`
-	At       time.Time `json:"at"`
-}
-
-func claimPath(dir string, task int) string {
-	return filepath.Join(dir, batch.ClaimsDir, "task-"+strconv.Itoa(task))
 }
 
 func claimMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -159,7 +128,7 @@ func claimMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	if !ok {
 		return fail(lifecycle.ExitSpec, fmt.Errorf("the batch has no task %d", p.task))
 	}
-	owner, err := takeClaim(p.batch, p.task, claim{spec.Cluster, j.id, j.node, time.Now().UTC()})
+	owner, err := spool.Claim(p.batch, p.task, j.start(spec.Cluster))
 	if err != nil {
 		return fail(lifecycle.ExitInternal, err)
 	}
@@ -176,38 +145,30 @@ func claimMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	return 0
 }
 
-// takeClaim links the claim into place, which one of any number of jobs can do,
-// and returns the claim that is there.
-func takeClaim(dir string, task int, c claim) (claim, error) {
-	path := claimPath(dir, task)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return claim{}, fmt.Errorf("claim task %d: %w", task, err)
+// startMain notes that the job begins a run, and ends as the class cancelled where
+// the daemon has given the run up in this batch.
+func startMain(args []string, stderr io.Writer) int {
+	fail := func(code int, err error) int {
+		fmt.Fprintf(stderr, "sbench-runner start: %v\n", err)
+		return code
 	}
-	text, err := json.Marshal(c)
+	p, err := parsePlace("start", args, true, stderr)
 	if err != nil {
-		return claim{}, err
+		return fail(2, err)
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), ".claim-*")
+	j, err := jobFromEnv(os.Getenv)
 	if err != nil {
-		return claim{}, fmt.Errorf("claim task %d: %w", task, err)
+		return fail(lifecycle.ExitInternal.Code(), err)
 	}
-	defer os.Remove(temporary.Name())
-	_, err = temporary.Write(text)
-	if err = errors.Join(err, temporary.Chmod(0o644), temporary.Sync(), temporary.Close()); err != nil {
-		return claim{}, fmt.Errorf("claim task %d: %w", task, err)
+	// The cluster is in the claim, which this job has.
+	closed, err := spool.Start(p.batch, p.run, j.start(""))
+	switch {
+	case err != nil:
+		return fail(lifecycle.ExitInternal.Code(), err)
+	case closed != "":
+		return fail(lifecycle.ExitCancelled.Code(), fmt.Errorf("run %d is not begun here any more: %s", p.run, closed))
 	}
-	linkErr := os.Link(temporary.Name(), path)
-	// Over NFS the answer to a link that worked may be lost: what counts is what
-	// the file says.
-	text, err = readPlain(path, maxClaim)
-	if err != nil {
-		return claim{}, fmt.Errorf("claim task %d: %w", task, errors.Join(linkErr, err))
-	}
-	var owner claim
-	if err := json.Unmarshal(text, &owner); err != nil {
-		return claim{}, fmt.Errorf("claim task %d: read %s: %w", task, path, err)
-	}
-	return owner, nil
+	return 0
 }
 
 // isDone reports whether this job has sealed an attempt of the run that needs no
@@ -215,7 +176,7 @@ func takeClaim(dir string, task int, c claim) (claim, error) {
 func isDone(attempts string, run, jobID int64) bool {
 	found, _ := filepath.Glob(filepath.Join(attempts, strconv.FormatInt(run, 10), strconv.FormatInt(jobID, 10)+"-r*"))
 	for _, dir := range found {
-		text, err := readPlain(filepath.Join(dir, result.ManifestName), seal.DefaultLimits().ManifestBytes)
+		text, err := spool.ReadPlain(filepath.Join(dir, result.ManifestName), seal.DefaultLimits().ManifestBytes)
 		var m result.Manifest
 		if err == nil && json.Unmarshal(text, &m) == nil && m.ExitClass != lifecycle.ExitCancelled {
 			return true

@@ -19,6 +19,7 @@ import (
 	"sbench/internal/result"
 	"sbench/internal/seal"
 	"sbench/internal/setting"
+	"sbench/internal/spool"
 )
 
 // claimAs runs `claim` as a job and returns what it prints.
@@ -87,7 +88,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	// The daemon re-opens a task by taking the claim away.
-	if err := os.Remove(claimPath(b.dir, 0)); err != nil {
+	if err := os.Remove(spool.ClaimPath(b.dir, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := b.claimAs(4712, ""); err != nil || out != "7 91\n8 60\n" {
@@ -126,7 +127,7 @@ func TestClaim_Damaged(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(b.dir, batch.ClaimsDir), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(claimPath(b.dir, 0), []byte("{"), 0o644); err != nil {
+	if err := os.WriteFile(spool.ClaimPath(b.dir, 0), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := b.claimAs(4711, ""); exitCode(err) != 0 && out != "" {
@@ -150,7 +151,7 @@ func TestClaim_Hostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil)
 			manifest := filepath.Join(seal.Dir(b.attempts, 7, 4711, 0), result.ManifestName)
-			claim := claimPath(b.dir, 0)
+			claim := spool.ClaimPath(b.dir, 0)
 			if err := errors.Join(os.MkdirAll(filepath.Dir(manifest), 0o755), os.MkdirAll(filepath.Dir(claim), 0o755), make(manifest)); err != nil {
 				t.Fatal(err)
 			}
@@ -195,13 +196,36 @@ func TestMain_Usage(t *testing.T) {
 	}
 }
 
+// TestStart: a run that the daemon has given up is not begun.
+func TestStart(t *testing.T) {
+	b := newBench(t, nil)
+	start := func(job int, restart string) (int, string) {
+		cmd := b.command("start", "--run", "7")
+		cmd.Env = append(cmd.Env, fmt.Sprintf("SLURM_JOB_ID=%d", job), "SLURM_RESTART_COUNT="+restart)
+		out, err := cmd.CombinedOutput()
+		return max(0, exitCode(err)), string(out)
+	}
+	for _, restart := range []string{"", "1"} {
+		if code, out := start(4711, restart); code != 0 || out != "" {
+			t.Fatalf("exit status %d: %s", code, out)
+		}
+	}
+	starts, err := spool.Close(b.dir, 7, "its task has ended", time.Now())
+	if err != nil || len(starts) != 2 || starts[1].JobIDRaw != 4711 || starts[1].Restart != 1 || starts[1].Node != "n1" {
+		t.Fatalf("%+v, %v", starts, err)
+	}
+	if code, out := start(4711, "2"); code != lifecycle.ExitCancelled.Code() || !strings.Contains(out, "its task has ended") {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+}
+
 func TestClaimFile(t *testing.T) {
 	b := newBench(t, nil)
 	if _, err := b.claimAs(4711, ""); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(claimPath(b.dir, 0))
-	var c claim
+	text, err := os.ReadFile(spool.ClaimPath(b.dir, 0))
+	var c spool.Job
 	if err != nil || json.Unmarshal(text, &c) != nil || c.JobIDRaw != 4711 || c.Cluster != "lab" || c.Node != "n1" || c.At.IsZero() {
 		t.Errorf("%s %v", text, err)
 	}

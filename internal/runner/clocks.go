@@ -16,6 +16,7 @@ import (
 	"sbench/internal/proc"
 	"sbench/internal/runner/gpu"
 	"sbench/internal/setting"
+	"sbench/internal/spool"
 )
 
 // clocksFile is in the scratch folder while clocks are locked by the site's
@@ -134,7 +135,7 @@ func (a *attempt) resetClocks() error {
 
 // resetAbandoned resets what a killed runner of this user locked.
 func resetAbandoned(folder string) error {
-	text, err := readPlain(filepath.Join(folder, clocksFile), 1<<20)
+	text, err := spool.ReadPlain(filepath.Join(folder, clocksFile), 1<<20)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

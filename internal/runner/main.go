@@ -26,6 +26,9 @@ Executes the runs of one task of a batch. The job's script calls it.
         are still to do: one a line, its id, its time limit in seconds, and what
         srun --gpu-freq is to be told, if anything. Prints nothing where another job
         has the claim.
+  start --batch DIR --digest SHA256 --task N --run ID
+        notes that this job begins a run; 16 where it was given up meanwhile and
+        must not be begun.
   run --batch DIR --digest SHA256 --task N --run ID
         executes one run and seals an attempt.
   clean [--batch DIR --digest SHA256] [--scratch DIR]... [--cache DIR]... [--uid UID]
@@ -47,6 +50,8 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch args[0] {
 	case "claim":
 		return claimMain(ctx, args[1:], stdout, stderr)
+	case "start":
+		return startMain(args[1:], stderr)
 	case "run":
 		return runMain(ctx, args[1:], stderr)
 	case "clean":

@@ -241,6 +241,10 @@ func orNull(text json.RawMessage) any {
 	return []byte(text)
 }
 
+// RejectedTorn is the kind of a folder whose files are missing or not what was
+// sealed: a shared file system may still show them.
+const RejectedTorn = "torn"
+
 // Rejected is a folder that was not ingested.
 type Rejected struct {
 	Dir       string

@@ -22,6 +22,8 @@ type Judged struct {
 	RunID    int64
 	From, To lifecycle.RunState // equal where nothing changed
 	Verdict  lifecycle.Verdict
+	// Moot: it is complete by an attempt of another task than the one it is in.
+	Moot bool
 }
 
 const (
@@ -41,12 +43,12 @@ select a.id, a.run_id, a.exit_class, a.signature, a.valid, a.nodes, a.blamed, co
  order by a.id`
 	// A verdict that moves nothing leaves the words of the last move alone.
 	sqlApplyVerdicts = `
-update run r set state = v.state, charged = v.charged, avoid_nodes = string_to_array(v.avoid, ' '),
+update run r set state = v.state, charged = v.charged, moot = r.moot or v.moot, avoid_nodes = string_to_array(v.avoid, ' '),
        reason = case when r.state = v.state then r.reason else v.reason end,
        actor = case when r.state = v.state then r.actor else $6 end,
        changed_at = case when r.state = v.state then r.changed_at else $7 end,
        evidence = case when r.state = v.state then r.evidence else $8 end
-  from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::text[]) as v (id, state, reason, charged, avoid)
+  from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::text[], $9::boolean[]) as v (id, state, reason, charged, avoid, moot)
  where r.id = v.id`
 )
 
@@ -141,6 +143,7 @@ func (r judgedRun) judge(attempts []judgedAttempt, ended []Ended, by lifecycle.A
 	if lifecycle.MayTransition(by, r.State, j.Verdict.State) {
 		j.To = j.Verdict.State
 	}
+	j.Moot = r.State.Active() && j.To == lifecycle.RunComplete && !here
 	return j
 }
 
@@ -148,12 +151,14 @@ func (tx *Tx) applyVerdicts(ctx context.Context, runs []judgedRun, judged []Judg
 	var ids []int64
 	var charged []int
 	var states, reasons, avoid []string
+	var moot []bool
 	for i, j := range judged {
 		if j.To == j.From && j.Verdict.Charged == runs[i].Charged && slices.Equal(j.Verdict.Avoid, runs[i].AvoidNodes) {
 			continue
 		}
 		ids, states, reasons = append(ids, j.RunID), append(states, string(j.To)), append(reasons, j.Verdict.Reason)
 		charged, avoid = append(charged, j.Verdict.Charged), append(avoid, strings.Join(j.Verdict.Avoid, " "))
+		moot = append(moot, j.Moot)
 	}
 	if len(ids) == 0 {
 		return nil
@@ -162,7 +167,7 @@ func (tx *Tx) applyVerdicts(ctx context.Context, runs []judgedRun, judged []Judg
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, sqlApplyVerdicts, ids, states, reasons, charged, avoid, by, tx.now, text); err != nil {
+	if _, err := tx.Exec(ctx, sqlApplyVerdicts, ids, states, reasons, charged, avoid, by, tx.now, text, moot); err != nil {
 		return fmt.Errorf("apply verdicts: %w", err)
 	}
 	return nil

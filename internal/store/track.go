@@ -114,6 +114,41 @@ func (s *Store) RunsToCancel(ctx context.Context, site string) ([]TrackedRun, er
 	return collect[TrackedRun](ctx, s.pool, "runs to cancel", sqlRunsToCancel, site)
 }
 
+// MootRun is a run that is complete by an attempt of an earlier task, and waits
+// in another that has not ended.
+type MootRun struct {
+	ID        int64
+	Token     string
+	TaskIndex int
+}
+
+const (
+	sqlMootRuns = `
+select r.id, r.batch_token as token, r.task_index from run r join batch b on b.token = r.batch_token
+ where r.moot and b.site = $1 order by r.id`
+	sqlClearMoot = `update run set moot = false where id = any($1) and moot`
+)
+
+// MootRuns returns the runs of a site that their tasks need not measure any more.
+func (s *Store) MootRuns(ctx context.Context, site string) ([]MootRun, error) {
+	return collect[MootRun](ctx, s.pool, "moot runs", sqlMootRuns, site)
+}
+
+// ClearMoot notes that the tasks of these runs will not measure them.
+func (s *Store) ClearMoot(ctx context.Context, ids []int64) error {
+	err := s.WithTx(ctx, func(tx *Tx) error {
+		if _, err := collect[lockedRun](ctx, tx, "runs", sqlLockRuns, ids); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, sqlClearMoot, ids)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("clear %d moot runs: %w", len(ids), err)
+	}
+	return nil
+}
+
 // Allocation is one start of a job or array element. What is nil is not known.
 type Allocation struct {
 	Cluster      string

@@ -96,7 +96,8 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 		v.strayTasks(tasks, c.toEnded, token)
 		views[token] = v
 	}
-	return errors.Join(t.explain(ctx, batches, views), t.release(ctx, batches, c), t.releaseAgain(ctx, batches, views, tasks), t.cancel(ctx, batches, views))
+	orphans, err := t.orphans(ctx, q, batches)
+	return errors.Join(err, t.explain(ctx, batches, views), t.release(ctx, batches, c), t.releaseAgain(ctx, batches, views, tasks), t.cancel(ctx, batches, views, orphans))
 }
 
 // records asks sacct where something depends on it. answered is false where

@@ -1,7 +1,6 @@
 package track
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"sbench/internal/lifecycle"
 	"sbench/internal/result"
 	"sbench/internal/slurm"
+	"sbench/internal/spool"
 	"sbench/internal/store"
 )
 
@@ -28,6 +28,7 @@ type start struct {
 	alloc    store.Allocation
 	record   batch.Record
 	recorded bool // it left a record
+	unseen   bool // Slurm never told of it: only the spool has it
 }
 
 // endedTask is a task that has ended, with the runs that nobody has decided about.
@@ -70,9 +71,9 @@ func (t *Tracker) settle(ctx context.Context, batches map[string]store.Batch) er
 		a.Sealed = false
 		known[a] = true
 	}
-	refused := map[string]string{}
+	refused := map[string]store.Rejected{}
 	for _, r := range rejected {
-		refused[r.Dir] = r.Reason
+		refused[r.Dir] = r
 	}
 	var errs []error
 	for i := range tasks {
@@ -146,7 +147,7 @@ type verdicts struct {
 	tracker *Tracker
 	task    *endedTask
 	known   map[store.KnownAttempt]bool
-	refused map[string]string // folders that the collector refused, and why
+	refused map[string]store.Rejected // folders that the collector refused
 
 	lost    []store.NewAttempt
 	judge   []store.Ended
@@ -154,43 +155,88 @@ type verdicts struct {
 	stopped []int64            // never started, because somebody ended the job
 	limit   []store.Allocation // ended by the time limit, as only the record shows
 	open    bool               // something is left for a later tick
+	err     error              // why it is
+}
+
+// startsOf returns the starts of the task that matter for a run, and which of
+// them have begun it for certain. A run that is undecided is given up here first:
+// what has not begun it by now never will, so that "never started" is a fact, and
+// not only what nobody has seen.
+func (v *verdicts) startsOf(r store.TrackedRun) (starts []start, begun map[startID]bool, err error) {
+	if !r.Here {
+		return v.task.starts, nil, nil
+	}
+	jobs, err := spool.Close(v.task.batch.Dir, r.ID, "its task has ended", v.tracker.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	starts, begun = v.task.starts, map[startID]bool{}
+	for _, j := range jobs {
+		id := startID{j.JobIDRaw, j.Restart}
+		if begun[id] {
+			continue
+		}
+		begun[id] = true
+		if slices.ContainsFunc(starts, func(s start) bool { return s.raw == id.raw && s.restart == id.restart }) {
+			continue
+		}
+		s := start{raw: id.raw, restart: id.restart, unseen: true}
+		if j.Node != "" {
+			s.alloc.Nodes = []string{j.Node}
+		}
+		s.record, s.recorded = readRecord(v.task.batch, v.task.key.Index, id.raw, id.restart)
+		starts = append(slices.Clip(starts), s)
+	}
+	return starts, begun, nil
+}
+
+type startID struct {
+	raw     int64
+	restart int
 }
 
 // decide says what becomes of a run, or leaves it for a later tick.
 func (v *verdicts) decide(r store.TrackedRun) {
 	waited := v.tracker.Now().Sub(v.task.ended)
 	tried, reason := false, "its task ended before it began"
+	starts, begun, err := v.startsOf(r)
+	if err != nil {
+		v.open, v.err = true, errors.Join(v.err, err)
+		return
+	}
 	var cause lifecycle.Cause
 	var lost []store.NewAttempt
-	for i := range v.task.starts {
-		s := &v.task.starts[i]
-		last := i == len(v.task.starts)-1
+	for i := range starts {
+		s := &starts[i]
+		last := i == len(starts)-1
 		cause = s.alloc.Cause
 		key := store.KnownAttempt{RunID: r.ID, JobIDRaw: s.raw, RestartCount: s.restart}
 		rr, mentioned := runRecord(s.record, r.ID)
+		began := begun[startID{s.raw, s.restart}]
 		switch {
 		case v.known[key]:
 			tried = true
 			v.noteLimit(s, rr)
 			continue
 		case manifestThere(v.task.batch, r.ID, s.raw, s.restart):
-			dir := batch.AttemptDir(v.task.batch.AttemptsDir, r.ID, s.raw, s.restart)
-			why, bad := v.refused[dir]
-			if !bad && waited < v.tracker.Collect {
+			why, final := v.unaccepted(r, s, waited)
+			if !final {
 				v.open = true
 				return // the collector will see it
 			}
 			tried = true
-			lost = append(lost, v.lose(r, s, rr, "what was sealed was not accepted: "+cmp.Or(why, "it was not read in time")))
-		case s.recorded && s.record.Claim == "held" && !s.record.Done.IsZero() && rr.Started.IsZero():
+			lost = append(lost, v.lose(r, s, rr, "what was sealed was not accepted: "+why))
+		case !began && s.recorded && s.record.Claim == "held" && !s.record.Done.IsZero() && rr.Started.IsZero():
 			// The task says so itself: it was not started.
 			if rr.Reason == "time" {
 				reason = "no time was left in its task"
 			}
-		case waited < v.tracker.Visibility && (last || mentioned):
+		case waited < v.tracker.Visibility && (last || mentioned || began), s.unseen && waited < v.tracker.Collect:
+			// A shared file system may show it late; and what Slurm never told of may
+			// still be under way on a node that the controller has forgotten.
 			v.open = true
-			return // a shared file system may show it late
-		case mentioned && !rr.Started.IsZero():
+			return
+		case began, mentioned && !rr.Started.IsZero():
 			tried = true
 			lost = append(lost, v.lose(r, s, rr, unsealed(s, rr)))
 		case !r.Here:
@@ -221,6 +267,30 @@ func (v *verdicts) decide(r store.TrackedRun) {
 		}
 		v.back[reason] = append(v.back[reason], r.ID)
 	}
+}
+
+// unaccepted says why the collector did not take what a start has sealed, and
+// false where it may still do so. Time alone gives nothing up: only after the
+// collector has looked, and a torn folder only after it had time to become whole.
+func (v *verdicts) unaccepted(r store.TrackedRun, s *start, waited time.Duration) (why string, final bool) {
+	dir := batch.AttemptDir(v.task.batch.AttemptsDir, r.ID, s.raw, s.restart)
+	refused, bad := v.refused[dir]
+	if bad {
+		return refused.Reason, refused.Kind != store.RejectedTorn || waited >= v.tracker.Collect
+	}
+	if waited < v.tracker.Collect {
+		return "", false
+	}
+	first, seen := v.tracker.unread[dir]
+	if !seen {
+		first = v.tracker.Now()
+		v.tracker.unread[dir] = first
+	}
+	if v.tracker.Collected != nil && !v.tracker.Collected().After(first) {
+		return "", false
+	}
+	delete(v.tracker.unread, dir)
+	return "it was looked at and not read", true
 }
 
 // triedBy reports whether an attempt of the run on any start of the job is known.
@@ -295,7 +365,7 @@ func (v *verdicts) lose(r store.TrackedRun, s *start, rr batch.RunRecord, reason
 // write applies the verdicts in one transaction.
 func (v *verdicts) write(ctx context.Context) error {
 	if v.open && len(v.lost)+len(v.judge)+len(v.back)+len(v.stopped) == 0 {
-		return nil
+		return v.err
 	}
 	err := v.tracker.Store.WithTx(ctx, func(tx *store.Tx) error {
 		for _, reason := range sortedKeys(v.back) {
@@ -322,7 +392,7 @@ func (v *verdicts) write(ctx context.Context) error {
 		}
 		return tx.SettleTask(ctx, v.task.key)
 	})
-	if err != nil {
+	if err = errors.Join(err, v.err); err != nil {
 		return fmt.Errorf("settle task %s/%d: %w", v.task.key.Token, v.task.key.Index, err)
 	}
 	return nil
@@ -403,8 +473,8 @@ const cancelEvery = 30 * time.Second
 
 // cancel ends what users have cancelled, and the strays. Only jobs that the queue
 // shows under our name are touched.
-func (t *Tracker) cancel(ctx context.Context, batches map[string]store.Batch, views map[string]view) error {
-	var targets []string
+func (t *Tracker) cancel(ctx context.Context, batches map[string]store.Batch, views map[string]view, orphans []string) error {
+	targets := orphans
 	now := t.Now()
 	due := func(token string) bool { return now.Sub(t.cancelled[token]) >= cancelEvery }
 	for token, v := range views {

@@ -48,8 +48,12 @@ type Config struct {
 	// it has sealed.
 	Visibility time.Duration
 	// Collect is how long a manifest that is there may take to be ingested before
-	// its run is given up.
+	// its run is given up, and how long a start that Slurm never told of may go on.
 	Collect time.Duration
+	// Collected is when the collector began its last complete look at the runs in
+	// flight: a manifest that it has not seen is not given up, however late it is.
+	// nil does not ask.
+	Collected func() time.Time
 	// Absent is how long neither squeue nor sacct may know a task before it is
 	// taken for gone.
 	Absent time.Duration
@@ -94,6 +98,7 @@ type Tracker struct {
 	lastSteps  time.Time
 	reheld     map[string]int // how often a batch was released again
 	lastReason map[string]string
+	unread     map[string]time.Time // folders of manifests that were due to be read: since when
 }
 
 type allocationKey struct {
@@ -120,7 +125,7 @@ func New(c Config) *Tracker {
 	c.Log = c.Log.With("service", "track", "site", c.Site.Name)
 	return &Tracker{
 		Config: c, since: map[store.TaskKey]time.Time{}, seen: map[allocationKey]string{},
-		cancelled: map[string]time.Time{}, launches: map[store.TaskKey]int{}, released: map[string]time.Time{}, reheld: map[string]int{}, lastReason: map[string]string{},
+		cancelled: map[string]time.Time{}, launches: map[store.TaskKey]int{}, released: map[string]time.Time{}, reheld: map[string]int{}, lastReason: map[string]string{}, unread: map[string]time.Time{},
 	}
 }
 
@@ -170,6 +175,9 @@ func (t *Tracker) Tick(ctx context.Context) error {
 		if b.JobID != nil {
 			batches[b.Token] = b
 		}
+	}
+	if err := t.moot(ctx, open); err != nil {
+		return err
 	}
 	if len(batches) == 0 {
 		clear(t.since)

@@ -24,6 +24,7 @@ import (
 	"sbench/internal/site"
 	"sbench/internal/slurm"
 	"sbench/internal/slurmtest"
+	"sbench/internal/spool"
 	"sbench/internal/store"
 )
 
@@ -511,6 +512,192 @@ func TestTick_SealedButNotCollected(t *testing.T) {
 	// It was read after all.
 	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
 	w.expect(a, lifecycle.RunComplete)
+}
+
+// TestTick_NotLookedAt: time alone gives nothing up that is sealed.
+func TestTick_NotLookedAt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	looked := w.clock.Now()
+	w.tracker.Collected = func() time.Time { return looked }
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), "done")
+	w.tick()
+	w.seal(a, raw, 0)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.ticks()
+	w.expect(a, lifecycle.RunRunning)
+	looked = w.clock.Now()
+	w.tick()
+	w.expect(a, lifecycle.RunPending)
+}
+
+// TestTick_Torn: what a shared file system shows in part is not given up at once.
+func TestTick_Torn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.cluster.Start(w.job, "gpu1", 1)
+	w.tick()
+	for i, kind := range []string{store.RejectedTorn, "foreign"} {
+		a, raw := w.runs[i][0], w.raw(i)
+		w.record(i, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), "done")
+		w.seal(a, raw, 0)
+		dir := batch.AttemptDir(filepath.Join(w.dir, "attempts"), a, raw, 0)
+		if err := w.store.Reject(t.Context(), store.Rejected{Dir: dir, RunID: a, Kind: kind, Reason: "so"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.cluster.End(w.job, slurm.Completed, 0, 1)
+	w.tick()
+	w.clock.advance(2 * time.Minute)
+	w.tick()
+	w.expect(w.runs[0][0], lifecycle.RunProvisioning)
+	w.expect(w.runs[1][0], lifecycle.RunPending)
+	w.clock.advance(10 * time.Minute)
+	w.tick()
+	w.expect(w.runs[0][0], lifecycle.RunPending)
+}
+
+// TestTick_BegunUnseen: jobs started, and the controller crashed before it told
+// anybody. What they have begun is known all the same, and what they have not is
+// begun by nobody any more.
+func TestTick_BegunUnseen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1, 1)
+	sealed, cut, idle := w.runs[0][0], w.runs[1][0], w.runs[2][0]
+	w.tick()
+	for i, run := range []int64{sealed, cut} {
+		raw := int64(900 + i)
+		if closed, err := spool.Start(w.dir, run, spool.Job{JobIDRaw: raw, Node: "gpu1"}); err != nil || closed != "" {
+			t.Fatal(closed, err)
+		}
+		w.record(i, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", run))
+	}
+	w.seal(sealed, 900, 0)
+	w.cluster.Crash(0)
+	for range 4 { // it takes some time to believe that Slurm knows nothing
+		w.tick()
+		w.clock.advance(90 * time.Second)
+	}
+	w.tick()
+	w.expect(sealed, lifecycle.RunSubmitted) // the collector will see it
+	w.expect(cut, lifecycle.RunSubmitted)    // it may go on where nobody sees it
+	w.expect(idle, lifecycle.RunPending)
+	w.collect(sealed, 900, 0, 0, lifecycle.ExitMeasured)
+	w.expect(sealed, lifecycle.RunComplete)
+	w.clock.advance(10 * time.Minute)
+	w.ticks()
+	w.expect(cut, lifecycle.RunPending)
+	if got := w.attempts(cut); len(got) != 1 || got[0].JobIDRaw != 901 || got[0].Sealed {
+		t.Errorf("%+v", got)
+	}
+	w.expect(sealed, lifecycle.RunComplete)
+	for _, run := range []int64{cut, idle} {
+		closed, err := spool.Start(w.dir, run, spool.Job{JobIDRaw: 950})
+		if err != nil || closed == "" {
+			t.Errorf("run %d can still be begun here: %v", run, err)
+		}
+	}
+}
+
+// TestTick_UnreadableSpool: where it cannot be seen what has begun, nothing is
+// decided.
+func TestTick_UnreadableSpool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	claims := filepath.Join(w.dir, batch.ClaimsDir)
+	if err := os.WriteFile(claims, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.cluster.End(w.job, slurm.Failed, 0, 0)
+	for range 8 {
+		_ = w.tracker.Tick(t.Context())
+		w.clock.advance(90 * time.Second)
+	}
+	if err := w.tracker.Tick(t.Context()); err == nil || !strings.Contains(err.Error(), "give run") {
+		t.Errorf("%v", err)
+	}
+	w.expect(a, lifecycle.RunProvisioning)
+	if err := os.Remove(claims); err != nil {
+		t.Fatal(err)
+	}
+	w.tick()
+	w.expect(a, lifecycle.RunPending)
+}
+
+// TestTick_CompleteElsewhere: an attempt that was given up is read after all,
+// while the run waits in another batch: that does not measure it again.
+func TestTick_CompleteElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a))
+	w.tick()
+	w.cluster.End(w.job, slurm.NodeFail, 0, 0)
+	w.ticks()
+	w.expect(a, lifecycle.RunPending)
+	other := store.NewBatch{
+		Token: "sb-bbbbbbbbbbbbbbbbbbbb", Site: "lab", Cluster: "fake", UID: os.Getuid(), UserName: "ada", Dir: t.TempDir(), AttemptsDir: filepath.Join(w.dir, "attempts"),
+		Digest: "sha256:0", TimeLimit: time.Hour, JobName: "sb-bbbbbbbbbbbbbbbbbbbb", Tasks: []store.NewTask{{TimeLimit: time.Hour, Runs: []int64{a}}},
+	}
+	if err := w.store.CreateBatch(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.expect(a, lifecycle.RunComplete)
+	w.tick()
+	if closed, err := spool.Start(other.Dir, a, spool.Job{JobIDRaw: 950}); err != nil || closed == "" {
+		t.Errorf("it can be measured again: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(other.Dir, batch.CancelDir, fmt.Sprint(a))); err != nil {
+		t.Error(err)
+	}
+	if left, err := w.store.MootRuns(t.Context(), "lab"); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// TestTick_OrphansAreCancelled: what a controller creates long after a batch is
+// over is nobody's.
+func TestTick_OrphansAreCancelled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	w.cluster.End(w.job, slurm.Failed, 0, 0)
+	w.ticks()
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Fatal(got)
+	}
+	ghost, err := w.client.Submit(t.Context(), filepath.Join(w.dir, "batch.sbatch"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := store.NewBatch{
+		Token: "sb-bbbbbbbbbbbbbbbbbbbb", Site: "lab", Cluster: "fake", UID: os.Getuid(), UserName: "ada", Dir: t.TempDir(), AttemptsDir: "/x",
+		Digest: "sha256:0", TimeLimit: time.Hour, JobName: "sb-bbbbbbbbbbbbbbbbbbbb", Tasks: []store.NewTask{{TimeLimit: time.Hour, Runs: w.runs[0]}},
+	}
+	if err := w.store.CreateBatch(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := w.store.HoldBatch(t.Context(), other.Token, 777, nil, "", nil); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	w.tick()
+	for _, j := range w.cluster.Jobs() {
+		if j.ID == ghost.JobID && j.Tasks[0].State != slurm.Cancelled {
+			t.Errorf("job %d is %s", j.ID, j.Tasks[0].State)
+		}
+	}
 }
 
 func TestTick_SlurmDoesNotAnswer(t *testing.T) {

@@ -72,13 +72,13 @@ func quickDaemon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	options := collect.DefaultOptions()
+	options.Interval, options.LateEvery, options.Failpoint = 500*time.Millisecond, 5*time.Second, die
+	collector := collect.New(s, log.With("service", "collect"), options)
 	tracker := track.New(track.Config{
 		Site: st, Store: s, Cluster: cluster, Log: log, Interval: 500 * time.Millisecond, Visibility: 3 * time.Second, Collect: 20 * time.Second,
-		Absent: 20 * time.Second, Requeue: 5 * time.Second, Failpoint: die,
+		Absent: 20 * time.Second, Requeue: 5 * time.Second, Failpoint: die, Collected: collector.Looked,
 	})
-	options := collect.DefaultOptions()
-	options.Interval, options.LateEvery = 500*time.Millisecond, 5*time.Second
-	collector := collect.New(s, log.With("service", "collect"), options)
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{submitter.Run, tracker.Run, collector.Run} {
 		g.Go(func() error { return run(ctx) })

@@ -19,6 +19,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"sbench/internal/collect"
 	"sbench/internal/devcluster"
 	"sbench/internal/lifecycle"
 	"sbench/internal/setting"
@@ -37,6 +38,7 @@ const shortRuns = 36
 var failpoints = []string{
 	submit.FailFrozen, submit.FailCommitted, submit.FailTrying, submit.FailSubmitted, submit.FailHeld, submit.FailReleased,
 	track.FailObserved, track.FailApplied, track.FailSettled,
+	collect.FailFound, collect.FailVerified, collect.FailStored, collect.FailSettled,
 }
 
 // TestKillMatrix: with everything failing under it, the daemon loses no run,
@@ -52,19 +54,20 @@ func TestKillMatrix(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := newMatrix(t)
+	m := newMatrix(t, runs)
 	sweep := m.submit(runs)
 	ctx, stop := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
 	wait.Go(func() { m.superviseDaemon(ctx) })
-	wait.Go(func() { m.breakThings(ctx) })
-	m.await(sweep, runs, runs*8/10, time.Duration(runs)*2*time.Second+3*time.Minute)
+	wait.Go(func() { m.breakThings(ctx, runs > shortRuns) })
+	wait.Go(func() { m.killAfterSubmit(ctx) })
+	m.await(sweep, runs, runs*8/10, time.Duration(runs)*3*time.Second+10*time.Minute)
 	stop()
 	wait.Wait()
 	m.repair()
 	calm, stopCalm := context.WithCancel(t.Context())
 	wait.Go(func() { m.daemonOnce(calm, "", 0) })
-	m.await(sweep, runs, runs, time.Duration(runs)*time.Second+4*time.Minute)
+	m.await(sweep, runs, runs, time.Duration(runs)*time.Second+10*time.Minute)
 	stopCalm()
 	wait.Wait()
 	m.report(sweep, runs)
@@ -74,13 +77,18 @@ type matrix struct {
 	*testing.T
 	dir     string
 	cluster *devcluster.Cluster
+	site    string // its file
+	small   string // a file system that can be filled; "" where none could be mounted
 	store   *store.Store
 	mu      sync.Mutex
 	killed  map[string]int
-	log     *os.File
+	// breaking is held by who breaks something: a slurmctld without a saved state
+	// does not start while slurmdbd is down.
+	breaking sync.Mutex
+	log      *os.File
 }
 
-func newMatrix(t *testing.T) *matrix {
+func newMatrix(t *testing.T, runs int) *matrix {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "sbf")
 	if err != nil {
@@ -88,7 +96,7 @@ func newMatrix(t *testing.T) *matrix {
 	}
 	m := &matrix{T: t, dir: dir, killed: map[string]int{}}
 	bin := filepath.Join(dir, "bin")
-	if err := os.Mkdir(bin, 0o755); err != nil {
+	if err := errors.Join(os.Mkdir(bin, 0o755), os.Mkdir(filepath.Join(dir, disk), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	self, err := os.Executable()
@@ -103,23 +111,16 @@ func newMatrix(t *testing.T) *matrix {
 	if m.log, err = os.Create(filepath.Join(dir, "sbenchd.log")); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		m.log.Close()
-		if err := devcluster.Stop(context.Background(), filepath.Join(dir, "c"), true); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the daemon's log is %s", m.log.Name())
-			return
-		}
-		os.RemoveAll(dir)
-	})
+	t.Cleanup(m.end)
+	// The nodes see the file systems that were there when they started.
+	m.mount()
 	m.cluster, err = devcluster.Up(t.Context(), devcluster.Options{
 		Dir: filepath.Join(dir, "c"), Nodes: devcluster.Nodes{CPU: 4}, NoDaemon: true, Binaries: bin,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.writeSite(runs)
 	if m.store, err = store.Open(t.Context(), m.cluster.DSN()); err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +129,24 @@ func newMatrix(t *testing.T) *matrix {
 		t.Fatal(err)
 	}
 	return m
+}
+
+// end takes the cluster down, and leaves what explains a failure.
+func (m *matrix) end() {
+	m.log.Close()
+	if err := devcluster.Stop(context.Background(), filepath.Join(m.dir, "c"), !m.Failed()); err != nil {
+		m.Error(err)
+	}
+	if m.Failed() {
+		m.Logf("the daemon's log is %s", m.log.Name())
+		return
+	}
+	if m.small != "" {
+		if err := syscall.Unmount(m.small, 0); err != nil {
+			m.Errorf("unmount %s: %v", m.small, err)
+		}
+	}
+	os.RemoveAll(m.dir)
 }
 
 // submit stores a sweep of that many runs, with a budget that chaos cannot spend.
@@ -165,9 +184,12 @@ func (m *matrix) superviseDaemon(ctx context.Context) {
 			m.daemonOnce(ctx, point, 12*time.Second)
 			continue
 		}
+		if i/2%2 == 1 {
+			m.count("two daemons")
+		}
 		var both sync.WaitGroup
 		for range 1 + i/2%2 {
-			both.Go(func() { m.daemonOnce(ctx, "", time.Duration(1000+rand.IntN(4000))*time.Millisecond) })
+			both.Go(func() { m.daemonOnce(ctx, "", time.Duration(2000+rand.IntN(6000))*time.Millisecond) })
 		}
 		both.Wait()
 	}
@@ -176,7 +198,7 @@ func (m *matrix) superviseDaemon(ctx context.Context) {
 // daemonOnce runs a daemon until it dies, or for at most so long, and then kills it.
 func (m *matrix) daemonOnce(ctx context.Context, failpoint string, most time.Duration) {
 	cmd := exec.Command(filepath.Join(m.dir, "bin", "sbenchd"))
-	cmd.Env = append(m.cluster.Environ(), envDSN+"="+m.cluster.DSN(), envSite+"="+m.cluster.SiteFile(),
+	cmd.Env = append(m.cluster.Environ(), envDSN+"="+m.cluster.DSN(), envSite+"="+m.site,
 		envRunner+"="+filepath.Join(m.dir, "bin", "sbench-runner"), envFailpoint+"="+failpoint)
 	cmd.Stderr = m.log
 	if err := cmd.Start(); err != nil {
@@ -210,42 +232,21 @@ func (m *matrix) count(what string) {
 	m.killed[what]++
 }
 
-// breakThings kills and stops what is under the daemon, one thing at a time.
-func (m *matrix) breakThings(ctx context.Context) {
-	pause := func(least, most time.Duration) bool {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(least + rand.N(most-least)):
-			return true
-		}
-	}
-	for i := 0; pause(4*time.Second, 8*time.Second); i++ {
-		switch name := []string{"slurmctld", "cpu1", "slurmdbd", "postgres", "slurmctld stopped", "cpu2"}[i%6]; name {
-		case "slurmctld stopped":
-			if m.cluster.Kill("slurmctld", syscall.SIGSTOP) == nil {
-				m.count("slurmctld stopped")
-				pause(12*time.Second, 20*time.Second)
-				_ = m.cluster.Kill("slurmctld", syscall.SIGCONT)
-			}
-		default:
-			if err := m.cluster.Kill(name, syscall.SIGKILL); err != nil {
-				m.Logf("kill %s: %v", name, err)
-				continue
-			}
-			m.count(strings.TrimRight(name, "12"))
-			pause(500*time.Millisecond, 4*time.Second)
-			m.restart(name)
-		}
-	}
-}
-
+// restart brings a component back, which may take some tries on a busy machine.
 func (m *matrix) restart(name string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.Context()), time.Minute)
-	defer cancel()
-	if err := m.cluster.Restart(ctx, name); err != nil {
-		m.Logf("restart %s: %v", name, err)
+	var err error
+	for range 4 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(m.Context()), time.Minute)
+		err = m.cluster.Restart(ctx, name)
+		cancel()
+		if err == nil {
+			return
+		}
+		if name != "slurmdbd" && !m.cluster.Alive("slurmdbd") {
+			m.restart("slurmdbd")
+		}
 	}
+	m.Logf("restart %s: %v", name, err)
 }
 
 // repair starts what is not there.
@@ -313,11 +314,20 @@ func (m *matrix) report(sweep int64, runs int) {
 		fmt.Fprintf(w, "%s\t%d\n", what, m.killed[what])
 	}
 	w.Flush()
+	if m.small == "" {
+		fmt.Fprintln(&out, "the full disk was left out: mounting a small file system needs root")
+	}
 	fmt.Fprintf(&out, "attempts sealed %d, results counted %d, states %v\n", sealed, counted, states)
 	fmt.Fprintf(&out, "runs %d lost %d duplicated %d double-counted %d\n", runs, lost, duplicated, double)
 	fmt.Print(out.String())
 	if lost+duplicated+double > 0 {
 		m.Error("see above")
+	}
+	switch ended, err := m.store.Sweep(m.Context(), sweep); {
+	case err != nil:
+		m.Error(err)
+	case ended.State != store.SweepComplete:
+		m.Errorf("the sweep is %s", ended.State)
 	}
 }
 
@@ -335,15 +345,19 @@ func keys(m map[string]int) func(func(string) bool) {
 // measured again although their first measurement was there.
 func (m *matrix) ledger() (sealed, duplicated int) {
 	m.Helper()
-	f, err := os.Open(filepath.Join(m.dir, "c", "results", ledger))
+	f, err := os.Open(filepath.Join(m.dir, ledger))
 	if err != nil {
 		m.Fatal(err)
 	}
 	defer f.Close()
 	measured := map[string][]string{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		sealed++
 		fields := strings.Fields(lines.Text())
+		if len(fields) == 4 && fields[3] == killedRunner {
+			m.killed["runner"]++
+			continue
+		}
+		sealed++
 		if len(fields) == 4 && fields[3] == string(lifecycle.ExitMeasured) {
 			measured[fields[0]] = append(measured[fields[0]], lines.Text())
 		}
