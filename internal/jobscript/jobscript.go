@@ -39,6 +39,7 @@ type Job struct {
 	CPUs                                        int    // per node
 	Memory                                      string // per node, as --mem takes it
 	Exclusive                                   bool
+	OwnUser                                     bool // only jobs of this user share the node
 	Constraint                                  string
 	Switches                                    int
 	NodeList, Exclude                           string

@@ -67,7 +67,11 @@ func TestArray_Golden(t *testing.T) {
 	gpu := job()
 	gpu.GRES, gpu.StepGRES, gpu.CPUs, gpu.Memory, gpu.Tasks, gpu.Partition = "gpu:l4:1", "gpu:l4:1", 8, "64000M", 1, "l4"
 	gpu.Dir = "/shared/the spool/ünïcode/" + gpu.Token
-	for name, j := range map[string]Job{"minimal": minimal, "node": node, "gpu": gpu} {
+	copacked := gpu
+	copacked.OwnUser, copacked.Dir = true, minimal.Dir
+	gang := job()
+	gang.GRES, gang.StepGRES, gang.Nodes, gang.Switches, gang.Exclusive, gang.Memory = "gpu:h100:8", "gpu:h100:8", 4, 1, true, "0"
+	for name, j := range map[string]Job{"minimal": minimal, "node": node, "gpu": gpu, "copacked": copacked, "gang": gang} {
 		script := render(t, j)
 		shellcheck(t, script)
 		golden := filepath.Join("testdata", name+".sbatch")

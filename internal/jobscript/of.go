@@ -16,7 +16,7 @@ func Of(s *site.Site, b plan.Batch) Job {
 		Tasks: len(b.Tasks), Throttle: shape.Throttle,
 		Partition: shape.Partition, Account: shape.Account, QOS: shape.QOS, WCKey: shape.WCKey, Reservation: shape.Reservation,
 		Nice: shape.Nice, Dependency: shape.Dependency, GRES: shape.GRES, StepGRES: shape.StepGRES, Nodes: shape.Nodes, CPUs: shape.CPUs,
-		Memory: shape.Memory, Exclusive: shape.Exclusive, Constraint: shape.Constraint, Switches: shape.Switches,
+		Memory: shape.Memory, Exclusive: shape.Exclusive, OwnUser: shape.OwnUser, Constraint: shape.Constraint, Switches: shape.Switches,
 		NodeList: shape.NodeList, Exclude: shape.Exclude,
 		TimeLimit: b.TimeLimit, Grace: s.Jobs.Signal, Requeue: s.Jobs.Requeue,
 	}

@@ -36,9 +36,11 @@ type Shape struct {
 	Nodes    int    `json:"nodes"`
 	// CPUs and Memory (as --mem takes it: "0" is all) are per node; where they are
 	// not given, an exclusive node gives all and another its partition's default.
-	CPUs       int    `json:"cpus,omitempty"`
-	Memory     string `json:"memory,omitempty"`
-	Exclusive  bool   `json:"exclusive"`
+	CPUs      int    `json:"cpus,omitempty"`
+	Memory    string `json:"memory,omitempty"`
+	Exclusive bool   `json:"exclusive"`
+	// OwnUser keeps jobs of other users off the node, and lets ours share it.
+	OwnUser    bool   `json:"own_user,omitempty"`
 	Constraint string `json:"constraint,omitempty"`
 	Switches   int    `json:"switches,omitempty"`
 	NodeList   string `json:"nodelist,omitempty"`

@@ -94,6 +94,8 @@ func (shape *Shape) place(s *site.Site, hw site.Hardware, want setting.Hardware)
 		}
 		return
 	}
+	// Side by side on purpose is beside runs of ours.
+	shape.OwnUser = want.Placement == setting.PlacementCopacked
 	units := max(want.GPUs, 1)
 	shape.GPUs = want.GPUs * shape.Nodes
 	shape.CPUs = hw.CPUsPerGPU * units

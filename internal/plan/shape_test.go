@@ -61,6 +61,10 @@ func TestShapeOf(t *testing.T) {
 			want: with(func(s *Shape) { s.Exclusive, s.GPUs, s.CPUs, s.Memory = false, 2, 24, "409600M" }),
 		},
 		{
+			name: "beside runs of ours", set: func(h *setting.Hardware) { h.Placement = setting.PlacementCopacked },
+			want: with(func(s *Shape) { s.Exclusive, s.OwnUser, s.GPUs, s.CPUs, s.Memory = false, true, 2, 24, "409600M" }),
+		},
+		{
 			name: "a site without --exclusive", site: func(s *site.Site) { s.Jobs.Exclusive = "gres" },
 			want: with(func(s *Shape) { s.Exclusive, s.GRES, s.CPUs = false, "gpu:h100:8", 96 }),
 		},

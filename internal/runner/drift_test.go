@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -42,7 +43,12 @@ func l4s() *fingerprint.GPUs {
 type realNode struct {
 	before, after *fingerprint.GPUs
 	sample        fingerprint.GPUSample
-	script        string // instead of all that
+	// second and secondAfter are the second node's of a gang; nil is the first's.
+	second, secondAfter *fingerprint.GPUs
+	// staged is shell that the first snapshot runs: the artefacts are hashed then,
+	// and the engine is not started.
+	staged string
+	script string // instead of all that
 }
 
 func newNode() *realNode {
@@ -69,11 +75,16 @@ func (n *realNode) install(t *testing.T, dir string) string {
 	write("before.json", n.before)
 	write("after.json", n.after)
 	write("sample.json", n.sample)
+	write("before-n2.json", cmp.Or(n.second, n.before))
+	write("after-n2.json", cmp.Or(n.secondAfter, n.second, n.after))
 	script := n.script
 	if script == "" {
-		script = `if [ "$1" = snapshot ]; then
-			if [ -e seen ]; then exec cat after.json; fi
-			touch seen; exec cat before.json
+		script = `node=
+		tr '\0' '\n' </proc/$PPID/environ | grep -qx SLURMD_NODENAME=n2 && node=-n2
+		if [ "$1" = snapshot ]; then
+			if [ -e seen$node ]; then exec cat after$node.json; fi
+			touch seen$node; ` + n.staged + `
+			exec cat before$node.json
 		fi
 		while :; do
 			now=$(awk '{printf "%.0f", $1 * 1e9}' /proc/uptime)
@@ -105,6 +116,21 @@ type drift struct {
 	during func(b *bench) error
 	class  lifecycle.ExitClass
 	want   string // must be in exactly one reason, the first
+}
+
+// placedDrift is a drift with the nodes that it is on and their variables.
+type placedDrift struct {
+	drift
+	ranks int // nodes of the gang; 0 is one node
+	env   func(rank int) []string
+}
+
+func onOneNode(all []drift) []placedDrift {
+	placed := make([]placedDrift, len(all))
+	for i, d := range all {
+		placed[i] = placedDrift{drift: d}
+	}
+	return placed
 }
 
 func injected() []drift {
@@ -249,10 +275,20 @@ func (d drift) bench(t *testing.T) *bench {
 }
 
 // run runs it to its end.
-func (d drift) run(t *testing.T) (result.Manifest, int, string) {
+func (d placedDrift) run(t *testing.T) (result.Manifest, int, string) {
 	t.Helper()
 	b := d.bench(t)
-	cmd, out := b.start()
+	if d.ranks > 1 {
+		code, out := b.startRanks(d.ranks, d.env).wait()
+		m := b.sealed()
+		b.gangLeft()
+		return m, code, out
+	}
+	var vars []string
+	if d.env != nil {
+		vars = d.env(0)
+	}
+	cmd, out := b.start(vars...)
 	if d.during != nil {
 		eventually(t, "measurement", b.logContains(result.RunnerLog, "msg=identify"))
 		if err := d.during(b); err != nil {
@@ -272,13 +308,14 @@ func TestDriftMatrix(t *testing.T) {
 		t.Skip("the drift matrix takes a minute or two; make drift runs it")
 	}
 	var refused, passed atomic.Int32
+	refuse, allow := append(onOneNode(injected()), injectedTogether()...), append(onOneNode(harmless()), harmlessTogether()...)
 	count := func(t *testing.T, n *atomic.Int32) {
 		if !t.Failed() {
 			n.Add(1)
 		}
 	}
 	t.Run("refuse", func(t *testing.T) {
-		for _, d := range injected() {
+		for _, d := range refuse {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
 				defer count(t, &refused)
@@ -294,7 +331,7 @@ func TestDriftMatrix(t *testing.T) {
 		}
 	})
 	t.Run("allow", func(t *testing.T) {
-		for _, d := range harmless() {
+		for _, d := range allow {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
 				defer count(t, &passed)
@@ -311,5 +348,5 @@ func TestDriftMatrix(t *testing.T) {
 			})
 		}
 	})
-	fmt.Printf("refused %d/%d harmless %d/%d\n", refused.Load(), len(injected()), passed.Load(), len(harmless()))
+	fmt.Printf("refused %d/%d harmless %d/%d\n", refused.Load(), len(refuse), passed.Load(), len(allow))
 }

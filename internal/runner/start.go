@@ -163,7 +163,7 @@ func (a *attempt) died(phase string) error {
 func (a *attempt) outOfMemory() string {
 	now := host().OOMKills()
 	if before := a.engine.oomKills; before != nil && now != nil && *now > *before {
-		return ", out of memory: the kernel killed a process of this step"
+		return ", " + engine.KilledForMemory + " a process of this step"
 	}
 	return ""
 }

@@ -359,7 +359,7 @@ func (s *Service) job(token, name, dir, digest string, p plan.Batch, sweep store
 		Tasks: len(p.Tasks), Throttle: shape.Throttle,
 		Partition: shape.Partition, Account: shape.Account, QOS: shape.QOS, WCKey: shape.WCKey, Reservation: shape.Reservation,
 		Nice: shape.Nice, Dependency: shape.Dependency, GRES: shape.GRES, StepGRES: shape.StepGRES, Nodes: shape.Nodes, CPUs: shape.CPUs,
-		Memory: shape.Memory, Exclusive: shape.Exclusive, Constraint: shape.Constraint, Switches: shape.Switches,
+		Memory: shape.Memory, Exclusive: shape.Exclusive, OwnUser: shape.OwnUser, Constraint: shape.Constraint, Switches: shape.Switches,
 		NodeList: shape.NodeList, Exclude: shape.Exclude,
 		TimeLimit: p.TimeLimit, Grace: s.Site.Jobs.Signal, Requeue: s.Site.Jobs.Requeue,
 		Dir: dir, Digest: digest, TaskDigest: batch.Digest(sbatch.Task), Programs: s.programs,

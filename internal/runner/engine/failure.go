@@ -18,6 +18,7 @@ const (
 	CauseUsage     Cause = "usage" // an option that the engine does not take
 	CauseModel     Cause = "model" // a checkpoint that it cannot load
 	CauseLibrary   Cause = "library"
+	CauseNetwork   Cause = "network" // the ranks do not reach each other, or a port is taken
 	CauseCrash     Cause = "crash"
 )
 
@@ -34,8 +35,9 @@ var causes = []struct {
 	cause   Cause
 	pattern *regexp.Regexp
 }{
-	{CauseDeviceOOM, regexp.MustCompile(`(?i)(CUDA|HIP|device).*out of memory|torch\.(cuda\.)?OutOfMemoryError|cudaMalloc failed: out of memory|CUDA_ERROR_OUT_OF_MEMORY|No available memory for the cache blocks|ErrorMemoryAllocation`)},
-	{CauseHostOOM, regexp.MustCompile(`(?i)oom[-_ ]kill|std::bad_alloc|cannot allocate memory|MemoryError|^Killed$`)},
+	{CauseDeviceOOM, regexp.MustCompile(`(?i)(CUDA|HIP|device).*out of memory|torch\.(cuda\.)?OutOfMemoryError|cudaMalloc failed: out of memory|CUDA_ERROR_OUT_OF_MEMORY|No available memory for the cache blocks|ErrorMemoryAllocation|Free memory on device .* is less than desired GPU memory utilization|larger than the available KV cache memory|Not enough memory\. Please try to increase --mem-fraction-static|CUBLAS_STATUS_ALLOC_FAILED`)},
+	{CauseHostOOM, regexp.MustCompile(`(?i)oom[-_ ]kill|std::bad_alloc|(cannot|can't) allocate memory|MemoryError|^Killed$`)},
+	{CauseNetwork, regexp.MustCompile(`(?i)NCCL error|nccl(System|Remote|Internal|Unhandled\w*)Error|DistNetworkError|client socket has (failed to connect|timed out)|Gloo connectFullMesh failed|Address already in use|EADDRINUSE`)},
 	{CauseLibrary, regexp.MustCompile(`(?i)error while loading shared libraries|cannot open shared object|ModuleNotFoundError|ImportError|symbol lookup error|executable file not found|GLIBC_\S+' not found`)},
 	{CauseUsage, regexp.MustCompile(`(?i)unrecognized arguments?|invalid argument|unknown argument|error: argument|flag provided but not defined|No such option|unknown option|Got unexpected extra argument`)},
 	{CauseModel, regexp.MustCompile(`(?i)failed to load model|error loading model|is not a valid model|does not appear to have a file named|safetensors.*(corrupt|error)|SafetensorError|unsupported model|Model architectures? .* not supported`)},
@@ -65,6 +67,10 @@ func ContainerFault(log string, exitCode int) string {
 // anError matches a line that is worth showing where no cause is recognised.
 var anError = regexp.MustCompile(`(?i)\b(error|fatal|exception|failed|cannot|refused)\b`)
 
+// KilledForMemory in how an engine ended says that the kernel killed a process of
+// it because memory ran out.
+const KilledForMemory = "out of memory: the kernel killed"
+
 // ReadFailure looks for the reason in the end of an engine's log. how is how the
 // engine ended ("exit status 1"), or failed to start.
 func ReadFailure(log, how string) Failure {
@@ -80,6 +86,9 @@ func ReadFailure(log, how string) Failure {
 		if f.Line != "" {
 			break
 		}
+	}
+	if strings.Contains(how, KilledForMemory) && f.Cause != CauseDeviceOOM {
+		f.Cause = CauseHostOOM // the kernel says so, whatever the log does
 	}
 	for i := len(lines) - 1; i >= 0 && f.Line == ""; i-- {
 		if anError.MatchString(lines[i]) {
