@@ -14,6 +14,7 @@ import (
 // other, none of which is a pattern.
 func readWhole(body []byte) result.Request {
 	var a arena
+	defer a.release()
 	x := &exchange{dispatch: 1, ending: endingComplete}
 	x.reply.status, x.reply.stream = 200, true
 	for i := 0; i < len(body); i += minPattern - 1 {
@@ -56,6 +57,7 @@ func TestFamiliar_AgreesWithReading(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		var a arena
+		defer a.release()
 		x := &exchange{dispatch: 1, ending: endingComplete}
 		x.reply.status, x.reply.stream = 200, true
 		var body []byte

@@ -63,6 +63,7 @@ func FuzzPacked(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, size uint16) {
 		var a arena
+		defer a.release()
 		x := &exchange{dispatch: 1, ending: endingComplete}
 		x.reply.status, x.reply.stream = 200, true
 		for p := body; len(p) > 0; {

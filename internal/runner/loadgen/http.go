@@ -87,8 +87,12 @@ func (r *reply) step(p []byte) (body, rest []byte, err error) {
 
 // frame reads one line of the chunked framing.
 func (r *reply) frame(p []byte) ([]byte, error) {
-	if r.state == stateChunkEnd && p[0] != '\n' && (p[0] != '\r' || len(r.partial) > 0) {
-		return nil, errFraming // at once: what follows a chunk is its line end
+	if r.state == stateChunkEnd {
+		// At once: what follows a chunk is its line end, and nothing else.
+		cr := p[0] == '\r' && len(r.partial) == 0
+		if (!cr && p[0] != '\n') || (cr && len(p) > 1 && p[1] != '\n') {
+			return nil, errFraming
+		}
 	}
 	line, rest, ok, err := r.cut(p)
 	if err != nil || !ok {

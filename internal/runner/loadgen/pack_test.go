@@ -13,6 +13,7 @@ func TestPack_Lossless(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var a arena
+		defer a.release()
 		x := &exchange{}
 		var whole []byte
 		pieces := rapid.SliceOfN(rapid.OneOf(
