@@ -64,6 +64,26 @@ for dir in "${scratch[@]}"; do
   done
 done
 
+# A container program that was killed may leave a mount, or a loop device over an
+# image that no runner holds open.
+while read -r _ _ _ _ mount _; do
+  case $mount in
+  */sbench-run-*)
+    parent=${mount%%/sbench-run-*} name=${mount#"${mount%%/sbench-run-*}/"}
+    folder=$parent/${name%%/*}
+    scratched "$folder" && ! alive "$folder" && report "mount $mount"
+    ;;
+  esac
+done </proc/self/mountinfo
+for file in /sys/block/loop*/loop/backing_file; do
+  [ -f "$file" ] || continue
+  for dir in "${cache[@]}"; do
+    case $(cat "$file" 2>/dev/null) in
+    "$dir"/*) [ -n "$(find /proc/[0-9]*/fd -lname "$dir/*" 2>/dev/null | head -n 1)" ] || report "loop device ${file#/sys/block/} over an image" ;;
+    esac
+  done
+done
+
 # Every process of an engine has the folder in its environment, or is in a
 # container whose program has it in its command line.
 pattern='/[^[:space:]:]*/sbench-run-[0-9]+-[0-9]+'

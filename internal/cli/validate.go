@@ -2,11 +2,16 @@ package cli
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"sbench/internal/diag"
+	"sbench/internal/setting"
 	"sbench/internal/site"
+	"sbench/internal/sweep"
 )
 
 const offlineHelp = `Flags, SBENCH_* variables and #SBENCH lines count as they do for sbench submit.
@@ -97,7 +102,33 @@ func (a *app) check(cmd *cobra.Command, name string) (settings, runs int, warnin
 	if err != nil {
 		return 0, 0, nil, err
 	}
+	if sandboxes := sandboxFolders(x.Settings, s); len(sandboxes) > 0 {
+		return 0, 0, nil, &failure{
+			status: exitUsage, message: "an image is a folder: a sandbox's content can change while the sweep runs", reasons: sandboxes,
+			hint: "build a file from it: apptainer build image.sif FOLDER",
+		}
+	}
 	warnings = append(src.warnings, x.Warnings...)
 	warnings.Sort()
 	return len(x.Settings), x.Runs, warnings, nil
+}
+
+// sandboxFolders are the images of kind sif that are folders, as far as this
+// machine can see them.
+func sandboxFolders(settings []sweep.Expanded, s *site.Site) []string {
+	var found []string
+	for i := range settings {
+		image := settings[i].Setting.Image
+		path := image.Path
+		if s != nil {
+			path = s.ImagePath(path)
+		}
+		if image.Kind != setting.ImageSIF || !filepath.IsAbs(path) || slices.Contains(found, path) {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			found = append(found, path)
+		}
+	}
+	return found
 }

@@ -48,6 +48,12 @@ type Library struct {
 type Container struct {
 	Program string `json:"program"` // "" for image.kind host
 	Version string `json:"version"` // what it says of itself
+	// Variant is how it comes by its rights on this node: setuid, user namespaces,
+	// root; "" where it does not say.
+	Variant string `json:"variant"`
+	// Signature says with which key the image's signature was verified; "" where
+	// the site asks for none.
+	Signature string `json:"signature,omitempty"`
 }
 
 // Engine is what the engine says of itself, asked from inside its container.

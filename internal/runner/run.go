@@ -282,7 +282,7 @@ func (a *attempt) tearDown() error {
 		a.beforeScratch()
 	}
 	if a.dirs.temp != "" {
-		errs = append(errs, os.RemoveAll(a.dirs.temp), a.dirs.owner.Close())
+		errs = append(errs, removeScratch(a.dirs.temp), a.dirs.owner.Close())
 	}
 	return errors.Join(append(errs, (<-dismissed)...)...)
 }

@@ -121,7 +121,7 @@ func cleanUp(scratch, caches []string, uid int) (removed []string, err error) {
 			if uid == os.Getuid() { // another user's notes are not executed
 				errs = append(errs, resetAbandoned(folder))
 			}
-			if err := os.RemoveAll(folder); err != nil {
+			if err := removeScratch(folder); err != nil {
 				errs = append(errs, err)
 				continue
 			}

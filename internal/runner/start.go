@@ -216,6 +216,36 @@ func (a *attempt) findContainer(ctx context.Context) error {
 	if err == nil && exit.Code == 0 {
 		a.fingerprint.Container.Version = strings.TrimSpace(string(out))
 	}
+	return a.checkContainer(ctx, program)
+}
+
+// checkContainer refuses a node that cannot run images, before the engine's own
+// deadline is spent on it, and an image that is not signed as the site wants it.
+func (a *attempt) checkContainer(ctx context.Context, program string) error {
+	config, _, _, err := a.supervisor.Output(ctx, proc.Spec{Argv: []string{program, "buildcfg"}, Env: a.hostEnv()}, 64<<10)
+	if err != nil {
+		config = nil // it is found out by running it
+	}
+	a.fingerprint.Container.Variant, err = engine.ReadNode("/", string(config), os.Geteuid()).Variant(a.spec.Node.ContainerArgs)
+	if err != nil {
+		return fail(lifecycle.ExitDriftNode, "container", fmt.Errorf("ENV_DRIFT: a node that can run the image expected: %w", err))
+	}
+	key := a.spec.Node.VerifyKey
+	if key == "" {
+		return nil
+	}
+	out, stderr, exit, err := a.supervisor.Output(ctx, proc.Spec{Argv: []string{program, "verify", "--key", key, a.artefacts.image.Path}, Env: a.hostEnv()}, 64<<10)
+	if err != nil || exit.Code != 0 {
+		why := engine.LastLine(stderr)
+		switch {
+		case err != nil:
+			why = err.Error()
+		case why == "":
+			why = fmt.Sprintf("%v %s", exit, engine.LastLine(string(out)))
+		}
+		return fail(lifecycle.ExitDriftArtefact, "signature", fmt.Errorf("ENV_DRIFT: an image signed with %s expected: %s", key, why))
+	}
+	a.fingerprint.Container.Signature = "verified with " + key
 	return nil
 }
 
@@ -271,7 +301,7 @@ func (a *attempt) command(argv []string) (proc.Spec, error) {
 			c.Binds = append(c.Binds, batch.Bind{Source: dir, ReadOnly: true})
 		}
 	}
-	if c.NVIDIA {
+	if c.NVIDIA || a.spec.Node.MinSHM > 0 {
 		for _, device := range []string{"/dev/shm", "/dev/infiniband"} {
 			if _, err := os.Stat(device); err == nil {
 				c.Binds = append(c.Binds, batch.Bind{Source: device})

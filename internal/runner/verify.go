@@ -47,6 +47,9 @@ func (a *attempt) verify(ctx context.Context) error {
 	if err := a.compare(fingerprint.StageNode); err != nil {
 		return err
 	}
+	if err := a.checkLimits(); err != nil {
+		return err
+	}
 	plan, err := workload.New(a.setting.Workload, a.run.Repeat, a.artefacts.inputs)
 	if err != nil {
 		return fail(lifecycle.ExitSpec, "plan", fmt.Errorf("plan the load: %w", err))

@@ -118,7 +118,7 @@ func (l *loader) top(root *strictyaml.Node) {
 			{Key: "env", Read: l.variables(s.Engine.Env)},
 			{Key: "pass_env", Read: l.passEnv},
 			{Key: "binds", Read: l.binds},
-			{Key: "container_args", Read: l.texts(&s.Engine.ContainerArgs)},
+			{Key: "container_args", Read: l.containerArgs},
 			{Key: "client_cpus", Read: l.count(&s.Engine.ClientCPUs, 0, 4096)},
 			{Key: "start_timeout", Read: l.duration(&s.Engine.StartTimeout, time.Second, 24*time.Hour)},
 			{Key: "stop_timeout", Read: l.duration(&s.Engine.StopTimeout, time.Second, time.Hour)},
@@ -387,6 +387,21 @@ func (l *loader) variables(into map[string]string) readFunc {
 			into[e.Key] = v
 		}
 	}
+}
+
+// containerArgs refuses what would let an engine run something else than the image
+// whose digest was checked.
+func (l *loader) containerArgs(n *strictyaml.Node, p string) {
+	var list []string
+	l.texts(&list)(n, p)
+	for i, v := range list {
+		name, _, _ := strings.Cut(v, "=")
+		if slices.Contains([]string{"-w", "--writable", "--writable-tmpfs", "-o", "--overlay"}, name) {
+			l.Faults.Errorf(n.Items[i].At, "leave it out", "%s: %s lays something that can be written over the image: what runs would not be what was hashed", p, name)
+			return
+		}
+	}
+	l.site.Engine.ContainerArgs = list
 }
 
 func (l *loader) passEnv(n *strictyaml.Node, p string) {

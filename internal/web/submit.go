@@ -380,7 +380,7 @@ func (s *server) permit(ctx context.Context, a *admission) error {
 		return err
 	}
 	if len(missing) > 0 {
-		return refused(missing, "files that the sweep names are not there")
+		return refused(missing, "files that the sweep names are not there, or are no files")
 	}
 	if a.site.SubmitAs == site.SubmitAsService && !a.who.Operator && len(a.foreign) > 0 {
 		slices.Sort(a.foreign)
@@ -411,8 +411,11 @@ func missingPaths(ctx context.Context, st *site.Site, settings []sweep.Expanded)
 	go func() { // a hung file system must not hold the request
 		var missing []string
 		for path, key := range wanted {
-			if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			switch info, err := os.Stat(path); {
+			case errors.Is(err, fs.ErrNotExist):
 				missing = append(missing, fmt.Sprintf("%s: no such file: %s", key, path))
+			case err == nil && info.IsDir() && key == "image.path":
+				missing = append(missing, fmt.Sprintf("%s: is a folder: a sandbox's content can change while the sweep runs: %s", key, path))
 			}
 		}
 		slices.Sort(missing)

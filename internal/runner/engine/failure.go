@@ -144,3 +144,9 @@ func shown(line string) string {
 	}
 	return strings.ToValidUTF8(line, "\uFFFD")
 }
+
+// LastLine is the last line of a text that is worth showing, cut to a length.
+func LastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(control.ReplaceAllString(text, "")), "\n")
+	return shown(strings.TrimSpace(lines[len(lines)-1]))
+}
