@@ -91,6 +91,10 @@ type Served struct {
 	// UsageEvents says that streams ask for a count with every event, because an
 	// event may hold several tokens: only so is the time per token defined.
 	UsageEvents bool
+	// Tokenizer says that the server counts the tokens of a text, and TokenizerBase
+	// what it counts beyond the text's own.
+	Tokenizer     bool
+	TokenizerBase int
 	// Vocabulary is the material of prompts with an exact length.
 	Vocabulary workload.Vocabulary
 	// TokenSource is what counted the words: tokenizer, usage, or none where

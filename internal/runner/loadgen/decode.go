@@ -17,6 +17,9 @@ type decoder struct {
 	events  []event
 	parser  sse.Parser
 	content bool // the last event had text that is not reasoning
+	// tokenizer says that the server counts tokens of texts: those without a count
+	// are wanted.
+	tokenizer bool
 }
 
 // answer is what the body of an answer says.

@@ -33,6 +33,7 @@ type observer struct {
 	stoppedWhy  string
 	judged      int // load points judged so far
 	rows        []result.Request
+	texts       []string // of the rows whose tokens the server did not count
 	decoder     decoder
 	decodedLive int64
 	lastShown   int64
@@ -70,7 +71,7 @@ type snapshot struct {
 type stealCount struct{ stolen, total float64 }
 
 func newObserver(r *runner) *observer {
-	o := &observer{r: r, decoder: decoder{request: r.cfg.Request}, delays: map[int]schedstat{}, ports: freePorts(r.addr)}
+	o := &observer{r: r, decoder: decoder{request: r.cfg.Request, tokenizer: r.cfg.Served.Tokenizer}, delays: map[int]schedstat{}, ports: freePorts(r.addr)}
 	runtime.GC()
 	// No collection in the window unless memory asks for one: the little that is
 	// allocated while the load runs fits beside what is there.
@@ -137,7 +138,9 @@ func (o *observer) spill() {
 				continue
 			}
 			o.decodedLive += int64(x.size)
-			o.rows = append(o.rows, o.decoder.row(x))
+			row := o.decoder.row(x)
+			o.texts = append(o.texts, o.decoder.untold(x, &row))
+			o.rows = append(o.rows, row)
 			o.r.arena.take(x)
 		}
 	}

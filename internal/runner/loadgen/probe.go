@@ -30,25 +30,29 @@ type prober struct {
 
 func newProber(c Config) *prober {
 	// No proxy: the server that is measured is the one that is named.
-	transport := &http.Transport{Proxy: nil, DisableKeepAlives: true, TLSClientConfig: c.Target.TLS}
 	scheme := "http"
-	switch c.Target.Network {
-	case "tls":
+	if c.Target.Network == "tls" {
 		scheme = "https"
-	case "unix":
-		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", c.Target.Address)
-		}
 	}
 	host := c.Target.Address
 	if c.Target.Network == "unix" {
 		host = "localhost"
 	}
-	return &prober{
-		cfg: c, client: &http.Client{Transport: transport, Timeout: probeTimeout},
-		base: scheme + "://" + host + c.Target.Base, model: c.Model,
+	p := &prober{cfg: c, base: scheme + "://" + host + c.Target.Base, model: c.Model}
+	p.client = &http.Client{
+		Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true, TLSClientConfig: c.Target.TLS, DialContext: p.dial},
+		Timeout:   probeTimeout,
 	}
+	return p
+}
+
+// dial connects to the target, by whatever network that is.
+func (p *prober) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	if p.cfg.Target.Network == "unix" {
+		network, address = "unix", p.cfg.Target.Address
+	}
+	return d.DialContext(ctx, network, address)
 }
 
 // refusal is an answer that is not a 200.
@@ -290,6 +294,11 @@ func (p *prober) calibrate(ctx context.Context, served *Served) {
 	words, err := oneTokenWords(ctx, count)
 	if err != nil || len(words) < 2 {
 		return
+	}
+	if source == "tokenizer" {
+		if n, err := count(ctx, words[0]); err == nil && n >= 1 {
+			served.Tokenizer, served.TokenizerBase = true, n-1
+		}
 	}
 	final := count
 	if served.Usage {

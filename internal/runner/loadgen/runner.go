@@ -212,7 +212,7 @@ func (r *runner) run(ctx context.Context) (*Recording, error) {
 		return nil, err
 	}
 	watch.restore() // what follows is no longer timed
-	return r.collect(watch), nil
+	return r.collect(ctx, watch), nil
 }
 
 // startLead is between the last preparation and the plan's zero.
@@ -346,7 +346,7 @@ func (r *runner) openSpares(ctx context.Context) {
 }
 
 // collect decodes what is not decoded yet and puts the rows into order.
-func (r *runner) collect(watch *observer) *Recording {
+func (r *runner) collect(ctx context.Context, watch *observer) *Recording {
 	all := append(r.sender.ended, r.sender.left()...)
 	for _, l := range r.loops {
 		all = append(all, l.ended...)
@@ -354,7 +354,11 @@ func (r *runner) collect(watch *observer) *Recording {
 	if r.tls != nil {
 		all = append(all, r.tls.ended...)
 	}
-	rows := slices.Concat(watch.rows, r.decode(all))
+	decoded, texts := r.decode(all)
+	rows := slices.Concat(watch.rows, decoded)
+	if texts = slices.Concat(watch.texts, texts); slices.ContainsFunc(texts, func(text string) bool { return text != "" }) {
+		r.countUntold(ctx, rows, texts)
+	}
 	slices.SortStableFunc(rows, func(a, b result.Request) int {
 		switch {
 		case a.TIntended != b.TIntended:
@@ -382,21 +386,23 @@ func (r *runner) collect(watch *observer) *Recording {
 }
 
 // decode turns exchanges into rows, on every processor there is: the load is over.
-func (r *runner) decode(all []*exchange) []result.Request {
-	rows := make([]result.Request, len(all))
+// texts are those of the rows whose tokens the server did not count.
+func (r *runner) decode(all []*exchange) (rows []result.Request, texts []string) {
+	rows, texts = make([]result.Request, len(all)), make([]string, len(all))
 	var next atomic.Int64
 	var work sync.WaitGroup
 	for range min(runtime.NumCPU(), 1+len(all)/64) {
 		work.Go(func() {
-			d := decoder{request: r.cfg.Request}
+			d := decoder{request: r.cfg.Request, tokenizer: r.cfg.Served.Tokenizer}
 			for i := next.Add(1) - 1; i < int64(len(all)); i = next.Add(1) - 1 {
 				rows[i] = d.row(all[i])
+				texts[i] = d.untold(all[i], &rows[i])
 				r.arena.take(all[i])
 			}
 		})
 	}
 	work.Wait()
-	return rows
+	return rows, texts
 }
 
 // hasText says whether an answer that is still coming in has text already.
