@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sbench/internal/api"
 	"sbench/internal/devcluster"
@@ -84,6 +87,166 @@ func TestNodeLost(t *testing.T) {
 		},
 		classes: []string{"lost", "measured"},
 	}.run(t, env)
+}
+
+// diskCluster is a cluster of its own whose shared folders and cache are file
+// systems that can be filled and made read-only.
+func diskCluster(t *testing.T) *cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "sb-disk-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{dir: filepath.Join(dir, "c"), root: env.root}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	dev := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command(c.bin("sbench"), append([]string{"dev"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("dev %v: %v\n%s", args, err, out)
+		}
+	}
+	up := []string{"up", "--dir", c.dir, "--nodes", "l4=1", "--apptainer", filepath.Join(c.root, ".cache/engine/apptainer")}
+	dev(up...)
+	t.Cleanup(func() { dev("down", "--dir", c.dir) })
+	dev("down", "--dir", c.dir)
+	for name, size := range map[string]string{"spool-sbench": "200m", "results": "64m", "cache": "4m"} {
+		mount(t, filepath.Join(c.dir, name), size)
+	}
+	dev(up...)
+	if err := c.configure(); err != nil {
+		t.Fatal(err)
+	}
+	for file, folder := range map[string]string{"engine.sif": "images", "engine-drifted.sif": "images", "model.gguf": "models"} {
+		if err := copyFile(filepath.Join(c.root, ".cache/engine", file), filepath.Join(c.dir, folder, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+func mount(t *testing.T, dir, size string) {
+	t.Helper()
+	if err := unix.Mount("sbench-test", dir, "tmpfs", 0, "mode=0755,size="+size); err != nil {
+		t.Skipf("SKIPPED: a full disk needs a tmpfs, which this user cannot mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// remount changes a file system for every node, whatever their namespaces.
+func (c *cluster) remount(t *testing.T, name string, flags uintptr, size string) {
+	t.Helper()
+	if err := unix.Mount("sbench-test", filepath.Join(c.dir, name), "tmpfs", unix.MS_REMOUNT|flags, "mode=0755,size="+size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fill takes all the space that is left, and gives it back.
+func (c *cluster) fill(t *testing.T, name string) (free func()) {
+	t.Helper()
+	path := filepath.Join(c.dir, name, "ballast")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := 1 << 20; block > 0; {
+		if _, err := f.Write(make([]byte, block)); err != nil {
+			block /= 2
+		}
+	}
+	f.Close()
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDisks: full and read-only file systems under the daemon and under runs.
+func TestDisks(t *testing.T) {
+	c := diskCluster(t)
+	medium := func(file string) string { return strings.ReplaceAll(file, "duration: 2s", "duration: 20s") }
+	t.Run("cache full", func(t *testing.T) {
+		file, err := os.ReadFile(filepath.Join(c.root, "docs/examples/demo.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := c.submit(t, string(file), "--set", "image.digest="+digest(t, filepath.Join(c.dir, "images/engine.sif")),
+			"--set", "model.checkpoint.digest="+digest(t, filepath.Join(c.dir, "models/model.gguf")), "--set", "workload.duration=2s", "--repeats", "1")
+		c.settle(t, id)
+		for _, run := range c.runs(t, id) {
+			if len(run.Attempts) == 0 {
+				t.Errorf("run %d has no attempt", run.ID)
+			}
+			for _, a := range run.Attempts {
+				class := "none"
+				if a.ExitClass != nil {
+					class = *a.ExitClass
+				}
+				if class != "staging" && class != "drift_artefact" || a.Valid != nil && *a.Valid {
+					t.Errorf("%s", explain(run))
+				}
+			}
+			if text := explain(run); !strings.Contains(text, "the cache is full") && !strings.Contains(text, "ENV_DRIFT") {
+				t.Errorf("nothing says why: %s", text)
+			}
+			c.noFalseResult(t, id, api.Run{})
+		}
+		c.clean(t)
+	})
+	t.Run("spool full at the submission", func(t *testing.T) {
+		free := c.fill(t, "spool-sbench")
+		id := c.submit(t, simSweep(t, "drill", 1, "[20/s]", "2s"))
+		poll(t, time.Minute, "the daemon to notice", func() bool {
+			text, _ := os.ReadFile(filepath.Join(c.dir, "log/sbenchd.out"))
+			return strings.Contains(string(text), "no space left on device")
+		}, func() string { return "nothing in its log" })
+		if runs := c.runs(t, id); len(runs) != 1 || runs[0].State != "pending" && runs[0].State != "submitted" {
+			t.Errorf("%+v", runs)
+		}
+		free()
+		c.settle(t, id)
+		drill{classes: []string{"measured"}}.check(t, c.runs(t, id)[0])
+		c.clean(t)
+	})
+	t.Run("spool full during the run", func(t *testing.T) {
+		var free func()
+		drill{
+			edit: medium,
+			act:  func(t *testing.T, c *cluster, _ api.Run) { free = c.fill(t, "spool-sbench") },
+			// What the spool takes besides are logs: the measurement is not in it.
+			classes: []string{"measured"},
+		}.run(t, c)
+		free()
+	})
+	t.Run("results full during the run", func(t *testing.T) {
+		drill{
+			edit: medium,
+			act: func(t *testing.T, c *cluster, run api.Run) {
+				free := c.fill(t, "results")
+				go func() { // the retry has its space again
+					time.Sleep(30 * time.Second)
+					free()
+				}()
+			},
+			classes: []string{"lost", "measured"},
+		}.run(t, c)
+	})
+	t.Run("results read-only", func(t *testing.T) {
+		c.remount(t, "results", unix.MS_RDONLY, "64m")
+		id := c.submit(t, simSweep(t, "drill", 1, "[20/s]", "2s"))
+		poll(t, 4*time.Minute, "the first attempt to be given up", func() bool {
+			runs := c.runs(t, id)
+			return len(runs) == 1 && len(runs[0].Attempts) > 0 && runs[0].Attempts[0].ExitClass != nil
+		}, func() string { return c.exec(t, "squeue", "-a").stdout })
+		c.remount(t, "results", 0, "64m")
+		c.settle(t, id)
+		drill{classes: []string{"lost", "measured"}}.check(t, c.runs(t, id)[0])
+		c.clean(t)
+	})
 }
 
 // killRunner kills the runner of a run, and it alone.
