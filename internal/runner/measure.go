@@ -11,6 +11,7 @@ import (
 	"sbench/internal/metrics"
 	"sbench/internal/result"
 	"sbench/internal/runner/audit"
+	"sbench/internal/runner/gpu"
 	"sbench/internal/runner/loadgen"
 	"sbench/internal/setting"
 )
@@ -74,6 +75,9 @@ func (a *attempt) measure(ctx context.Context) error {
 		m.windows = append(m.windows, w)
 	}
 	a.checkDevices(recording.Windows, samples)
+	if a.fingerprint.Nodes[0].GPUs != nil {
+		a.checks = append(a.checks, gpu.BandwidthCheck(m.windows, a.decode()))
+	}
 	// A signal that comes now finds the measurement complete.
 	if err := a.sampledOthers(context.WithoutCancel(ctx), m.windows); err != nil {
 		return err
