@@ -26,6 +26,7 @@ const (
 	maxLiteral  = blockBytes - literalHead
 	minPattern  = 32
 	maxPattern  = 1024
+	shortMiddle = 32
 
 	patternStart = "data:"
 )
@@ -86,14 +87,18 @@ func (x *exchange) packLike(a *arena, p []byte) bool {
 		return false
 	}
 	prefix, suffix := int(x.prefix), int(x.suffix)
-	if prefix+suffix == 0 || prefix+suffix > len(p) || !bytes.Equal(p[:prefix], like[:prefix]) ||
-		!bytes.Equal(p[len(p)-suffix:], like[len(like)-suffix:]) {
+	if middle := len(p) - prefix - suffix; middle < 0 || middle > shortMiddle ||
+		!bytes.Equal(p[:prefix], like[:prefix]) || !bytes.Equal(p[len(p)-suffix:], like[len(like)-suffix:]) {
 		prefix = commonPrefix(p, like)
 		suffix = commonSuffix(p[prefix:], like[prefix:])
 		if middle := len(p) - prefix - suffix; likeHead+middle > len(p)/2 {
 			return false
 		}
-		x.prefix, x.suffix = uint16(prefix), uint16(suffix)
+		if p[len(p)-1] == '\n' && prefix >= minPattern {
+			// A whole event: the next ones differ where this one does. A piece that a
+			// read cut off says nothing.
+			x.prefix, x.suffix = uint16(prefix), uint16(suffix)
+		}
 	}
 	middle := p[prefix : len(p)-suffix]
 	room := x.room(a, likeHead+len(middle))
