@@ -134,7 +134,7 @@ func (a *attempt) resetClocks() error {
 }
 
 // resetAbandoned resets what a killed runner of this user locked.
-func resetAbandoned(folder string) error {
+func resetAbandoned(ctx context.Context, folder string) error {
 	text, err := spool.ReadPlain(filepath.Join(folder, clocksFile), 1<<20)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -151,7 +151,7 @@ func resetAbandoned(folder string) error {
 		return err
 	}
 	l := gpu.Locker{Command: locked.Command, Deadline: 20 * time.Second, Supervisor: s}
-	if err = errors.Join(l.Reset(context.Background(), locked.UUIDs), s.Close()); err != nil {
+	if err = errors.Join(l.Reset(context.WithoutCancel(ctx), locked.UUIDs), s.Close()); err != nil {
 		return fmt.Errorf("reset the clocks that a killed runner locked: %w", err)
 	}
 	return nil

@@ -122,7 +122,7 @@ func TestRun_ClocksAfterASignal(t *testing.T) {
 		if signal != syscall.SIGKILL {
 			continue
 		}
-		removed, err := cleanUp([]string{filepath.Dir(b.dir)}, nil, os.Getuid())
+		removed, err := cleanUp(t.Context(), []string{filepath.Dir(b.dir)}, nil, os.Getuid())
 		if err != nil || len(removed) == 0 {
 			t.Errorf("removed %q, %v", removed, err)
 		}

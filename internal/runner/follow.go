@@ -39,7 +39,7 @@ func (a *attempt) follow(ctx context.Context, stderr io.Writer) lifecycle.ExitCl
 		a.log.Error("follow", "error", err)
 		return lifecycle.ExitInternal
 	}
-	w := &follower{attempt: a, prepared: a.prepare()}
+	w := &follower{attempt: a, prepared: a.prepare(ctx)}
 	defer func() {
 		if err := w.tearDown(); err != nil {
 			a.log.Error("tear-down", "error", err)

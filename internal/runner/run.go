@@ -183,7 +183,7 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 	}{
 		{"assemble", func(ctx context.Context) error { return a.assemble(ctx, lose) }},
 		// Only now: the other ranks wait for this one, whatever it has to say.
-		{"prepare", func(context.Context) error { return a.prepare() }},
+		{"prepare", a.prepare},
 		{"verify", a.verify},
 		{"start", a.start},
 		{"identify", a.identify},
@@ -223,7 +223,7 @@ func toldToStop(ctx context.Context, err error) bool {
 }
 
 // prepare checks the setting and plans the load before anything is touched.
-func (a *attempt) prepare() error {
+func (a *attempt) prepare(ctx context.Context) error {
 	if a.spec.UID != os.Getuid() {
 		return fail(lifecycle.ExitSpec, "", fmt.Errorf("the batch is of user %d, this is user %d", a.spec.UID, os.Getuid()))
 	}
@@ -252,7 +252,7 @@ func (a *attempt) prepare() error {
 	scratch, cache := nodeFolders(a.spec)
 	a.dirs = dirs{cache: cache}
 	// A runner that was killed could leave nothing in order.
-	if removed, err := cleanUp([]string{scratch}, []string{cache}, os.Getuid()); err != nil || len(removed) > 0 {
+	if removed, err := cleanUp(ctx, []string{scratch}, []string{cache}, os.Getuid()); err != nil || len(removed) > 0 {
 		a.log.Warn("cleaned up after a runner that was killed", "removed", removed, "error", err)
 	}
 	var err error

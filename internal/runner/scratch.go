@@ -102,7 +102,7 @@ func held(path string) bool {
 // cleanUp removes what runners of the user that are no more left on this node:
 // their engines' processes and shared memory, scratch folders, and half copies in
 // the caches. It returns a line for each.
-func cleanUp(scratch, caches []string, uid int) (removed []string, err error) {
+func cleanUp(ctx context.Context, scratch, caches []string, uid int) (removed []string, err error) {
 	var errs []error
 	for _, dir := range slices.Compact(slices.Sorted(slices.Values(scratch))) {
 		for _, folder := range abandoned(dir, uid) {
@@ -119,7 +119,7 @@ func cleanUp(scratch, caches []string, uid int) (removed []string, err error) {
 			}
 			errs = append(errs, err)
 			if uid == os.Getuid() { // another user's notes are not executed
-				errs = append(errs, resetAbandoned(folder))
+				errs = append(errs, resetAbandoned(ctx, folder))
 			}
 			if err := removeScratch(folder); err != nil {
 				errs = append(errs, err)
@@ -193,7 +193,7 @@ func cleanMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 	if len(scratch) == 0 {
 		scratch = []string{os.TempDir(), "/tmp"}
 	}
-	removed, err := cleanUp(scratch, caches, *uid)
+	removed, err := cleanUp(ctx, scratch, caches, *uid)
 	for _, line := range removed {
 		fmt.Fprintln(stdout, line)
 	}

@@ -50,7 +50,7 @@ func TestCleanUp(t *testing.T) {
 	}
 	reaped := make(chan error, 1)
 	go func() { reaped <- orphan.Wait() }()
-	removed, err := cleanUp([]string{dir, dir, filepath.Join(dir, "absent")}, []string{filepath.Join(dir, "absent")}, os.Getuid())
+	removed, err := cleanUp(t.Context(), []string{dir, dir, filepath.Join(dir, "absent")}, []string{filepath.Join(dir, "absent")}, os.Getuid())
 	if err != nil || !slices.Contains(removed, "scratch folder "+dead) || len(removed) != 2 {
 		t.Errorf("removed %q, %v", removed, err)
 	}
