@@ -127,6 +127,12 @@ func (c *Client) Act(ctx context.Context, req ActionRequest) (ActionResponse, er
 	return call[ActionResponse](ctx, c, http.MethodPost, "/v1/actions", nil, req)
 }
 
+// Throttle limits how many tasks of a sweep run at once; 0 is no limit.
+func (c *Client) Throttle(ctx context.Context, sweep int64, most int) (ThrottleResponse, error) {
+	path := "/v1/sweeps/" + strconv.FormatInt(sweep, 10) + "/throttle"
+	return call[ThrottleResponse](ctx, c, http.MethodPost, path, nil, ThrottleRequest{MaxInflight: most})
+}
+
 // Sites lists the clusters that the daemon feeds.
 func (c *Client) Sites(ctx context.Context) ([]Site, error) {
 	return call[[]Site](ctx, c, http.MethodGet, "/v1/sites", nil, nil)

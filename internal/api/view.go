@@ -186,6 +186,19 @@ type SiteRequest struct {
 	Reason string `json:"reason"`
 }
 
+// ThrottleRequest is the body of POST /v1/sweeps/{id}/throttle.
+type ThrottleRequest struct {
+	MaxInflight int `json:"max_inflight"` // tasks at once; 0 is no limit
+}
+
+// ThrottleResponse says what a ThrottleRequest did.
+type ThrottleResponse struct {
+	SweepID     int64 `json:"sweep_id"`
+	MaxInflight int   `json:"max_inflight"`
+	// Batches is how many arrays in Slurm are told; later ones begin with it.
+	Batches int `json:"batches"`
+}
+
 // Action is what is done to sweeps, settings or runs.
 type Action string
 

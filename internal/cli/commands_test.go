@@ -319,6 +319,29 @@ func TestActions(t *testing.T) {
 	l.fails(exitUsage, "unknown flag: --all", "hold", "--all")
 }
 
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	l.ok("submit", l.file("demo.yaml", demoSweep))
+	if r := asJSON[api.ThrottleResponse](l, "throttle", "1", "3"); r != (api.ThrottleResponse{SweepID: 1, MaxInflight: 3}) {
+		t.Errorf("got %+v", r)
+	}
+	sweep, err := l.store.Sweep(t.Context(), 1)
+	if err != nil || !strings.Contains(string(sweep.Options), `"max_inflight": 3`) {
+		t.Errorf("%s, %v", sweep.Options, err)
+	}
+	o := l.run("throttle", "1", "0")
+	if o.status != exitOK || o.stderr != "sbench: sweep 1: no limit of tasks at once; arrays in Slurm that are told: 0\n" {
+		t.Errorf("got %+v", o)
+	}
+	if sweep, err = l.store.Sweep(t.Context(), 1); err != nil || strings.Contains(string(sweep.Options), "max_inflight") {
+		t.Errorf("%s, %v", sweep.Options, err)
+	}
+	l.fails(exitUsage, "is not a number of tasks", "throttle", "1", "many")
+	l.fails(exitUsage, "is not between 0 (no limit)", "throttle", "1", "2000000")
+	l.fails(exitFailed, "no such sweep: 99", "throttle", "99", "1")
+}
+
 func TestSite(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

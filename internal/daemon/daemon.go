@@ -104,17 +104,18 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 	}
 	defer s.Close()
 	// What the services refuse is better known at the start than at an election.
-	if _, err := services(c, sites, s, log); err != nil {
+	clusters := clients(sites)
+	if _, err := services(c, sites, clusters, s, log); err != nil {
 		return err
 	}
 	l, err := listen(c.Socket)
 	if err != nil {
 		return err
 	}
-	lead := &leader{store: s, log: log, services: func(s *store.Store) ([]service, error) { return services(c, sites, s, log) }}
+	lead := &leader{store: s, log: log, services: func(s *store.Store) ([]service, error) { return services(c, sites, clusters, s, log) }}
 	handler, err := web.New(web.Config{
 		Store: s, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), c.Operators), Sites: sites, Log: log, Now: time.Now,
-		Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
+		Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())

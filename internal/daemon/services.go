@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"syscall"
 
 	"sbench/internal/collect"
@@ -15,11 +17,12 @@ import (
 	"sbench/internal/store"
 	"sbench/internal/submit"
 	"sbench/internal/track"
+	"sbench/internal/web"
 )
 
 // services are the parts that only the acting daemon runs, on a store that
 // refuses writes once another daemon acts.
-func services(c Config, sites []*site.Site, s *store.Store, log *slog.Logger) ([]service, error) {
+func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s *store.Store, log *slog.Logger) ([]service, error) {
 	var wake []chan struct{}
 	look := func() <-chan struct{} {
 		c := make(chan struct{}, 1)
@@ -32,7 +35,7 @@ func services(c Config, sites []*site.Site, s *store.Store, log *slog.Logger) ([
 	collector := collect.New(s, log.With("service", "collect"), options)
 	list := []service{{"collect", collector.Run}}
 	for _, st := range sites {
-		cluster := slurm.New(slurm.Config{BinDir: st.Slurm.Bin, Conf: st.Slurm.Conf, Timeout: st.Slurm.Timeout})
+		cluster := clusters[st.Name]
 		submitter, err := submit.New(submit.Config{
 			Site: st, Store: s, Cluster: cluster, Log: log, Wake: look(), Failpoint: die,
 			Runner: cmp.Or(st.Paths.Runner, c.Runner), GPUHelper: cmp.Or(st.Paths.GPUHelper, c.GPUHelper),
@@ -46,6 +49,31 @@ func services(c Config, sites []*site.Site, s *store.Store, log *slog.Logger) ([
 		list = append(list, service{"submit " + st.Name, submitter.Run}, service{"track " + st.Name, tracker.Run})
 	}
 	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}), nil
+}
+
+// clients are how the sites' Slurms are called. They live as long as the process,
+// so that their counts grow over elections.
+func clients(sites []*site.Site) map[string]*slurm.Client {
+	all := map[string]*slurm.Client{}
+	for _, st := range sites {
+		all[st.Name] = slurm.New(slurm.Config{BinDir: st.Slurm.Bin, Conf: st.Slurm.Conf, Timeout: st.Slurm.Timeout})
+	}
+	return all
+}
+
+// calls lists what the clients have called, in a fixed order.
+func calls(clusters map[string]*slurm.Client) []web.SlurmCalls {
+	var list []web.SlurmCalls
+	for _, name := range slices.Sorted(maps.Keys(clusters)) {
+		stats := clusters[name].Stats()
+		for _, command := range slices.Sorted(maps.Keys(stats)) {
+			c := stats[command]
+			list = append(list, web.SlurmCalls{
+				Site: name, Command: command, Calls: c.Calls, Failures: c.Failures, Timeouts: c.Timeouts, Seconds: c.Total.Seconds(),
+			})
+		}
+	}
+	return list
 }
 
 // failpointEnv names a step at which the daemon kills itself: the fault tests

@@ -266,6 +266,72 @@ func (s *Store) DropBatch(ctx context.Context, token string, to lifecycle.BatchS
 	return dropped, nil
 }
 
+const (
+	// A sweep's arrays share its limit: the first ones get what does not divide.
+	// None gets 0, which Slurm reads as no limit.
+	sqlThrottleSweep = `
+update sweep set options = case when $2 = 0 then coalesce(options, '{}') - 'max_inflight'
+       else coalesce(options, '{}') || jsonb_build_object('max_inflight', $2::integer) end
+ where id = $1`
+	sqlThrottleBatches = `
+with open as (
+    select token, row_number() over (order by created_at, token) - 1 as n, count(*) over () as all_of
+      from batch where state in ('intent', 'held', 'released') and (shape->>'sweep')::bigint = $1
+)
+update batch b set throttle_wanted = case when $2 = 0 then 0 else greatest(1, $2 / o.all_of + (o.n < $2 % o.all_of)::integer) end
+  from open o where b.token = o.token`
+	sqlThrottlesWanted = `
+select token, job_id, throttle_wanted as throttle from batch
+ where site = $1 and throttle_wanted is not null and job_id is not null and state in ('held', 'released') order by token`
+	sqlThrottled = `
+update batch set throttle = $2, throttle_wanted = case when throttle_wanted = $2 then null else throttle_wanted end where token = $1`
+)
+
+// ThrottleSweep limits how many tasks of a sweep run at once; 0 is no limit. It
+// returns how many open batches have to be told.
+func (s *Store) ThrottleSweep(ctx context.Context, sweep int64, most int) (batches int, err error) {
+	err = s.WithTx(ctx, func(tx *Tx) error {
+		tag, err := tx.Exec(ctx, sqlThrottleSweep, sweep, most)
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return fmt.Errorf("sweep %d: %w", sweep, ErrNotFound)
+		}
+		tag, err = tx.Exec(ctx, sqlThrottleBatches, sweep, most)
+		batches = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("limit the tasks of sweep %d: %w", sweep, err)
+	}
+	return batches, nil
+}
+
+// Throttle is how many tasks of a job may run at once; 0 is no limit.
+type Throttle struct {
+	Token    string
+	JobID    int64
+	Throttle int
+}
+
+// ThrottlesWanted returns the jobs of a site whose limit a user has changed.
+func (s *Store) ThrottlesWanted(ctx context.Context, site string) ([]Throttle, error) {
+	return collect[Throttle](ctx, s.pool, "limits of jobs", sqlThrottlesWanted, site)
+}
+
+// Throttled notes that Slurm was told.
+func (s *Store) Throttled(ctx context.Context, t Throttle) error {
+	err := s.WithTx(ctx, func(tx *Tx) error {
+		_, err := tx.Exec(ctx, sqlThrottled, t.Token, t.Throttle)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note the limit of batch %s: %w", t.Token, err)
+	}
+	return nil
+}
+
 const sqlRunsLeft = `
 select count(*) from run where batch_token = $1 and state = 'submitted' and cancel_requested_at is null`
 
@@ -282,18 +348,22 @@ func (s *Store) RunsLeft(ctx context.Context, token string) (int, error) {
 type Load struct {
 	Sweep    int64
 	Hardware string
-	Tasks    int // waiting and running
-	Throttle int // sum over the open batches; 0 where they have none
+	Account  string
+	QOS      string `db:"qos"`
+	Tasks    int    // waiting and running
+	Throttle int    // sum over the open batches; 0 where they have none
 }
 
 const sqlSiteLoad = `
-select coalesce((b.shape->>'sweep')::bigint, 0) as sweep, coalesce(b.shape->>'hardware', '') as hardware, coalesce(sum(t.n), 0)::bigint as tasks, sum(b.throttle)::bigint as throttle
+select coalesce((b.shape->>'sweep')::bigint, 0) as sweep, coalesce(b.shape->>'hardware', '') as hardware, b.account,
+       coalesce(b.shape->>'qos', '') as qos, coalesce(sum(t.n), 0)::bigint as tasks, sum(b.throttle)::bigint as throttle
   from batch b
   left join (select token, count(*) as n from task where state <> 'ended' group by token) t using (token)
  where b.site = $1 and b.state in ('intent', 'held', 'released')
- group by 1, 2 order by 1, 2`
+ group by 1, 2, 3, 4 order by 1, 2, 3, 4`
 
-// SiteLoad returns what is in the queue of a site, by sweep and hardware.
+// SiteLoad returns what is in the queue of a site, by sweep, hardware, account
+// and QOS.
 func (s *Store) SiteLoad(ctx context.Context, site string) ([]Load, error) {
 	return collect[Load](ctx, s.pool, "load of site", sqlSiteLoad, site)
 }

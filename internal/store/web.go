@@ -218,6 +218,9 @@ type Place struct {
 	StartedAt    *time.Time
 	BatchDir     string
 	AttemptsDir  string
+	// Waits says in words why the task waits; "" where it does not, or Slurm has
+	// not said it yet.
+	Waits string
 }
 
 const sqlPlaces = `
@@ -225,7 +228,8 @@ select r.id as run_id, b.token, r.task_index, b.cluster,
        coalesce(al.array_job_id, case when b.form = 'array' then b.job_id end) as array_job_id,
        coalesce(al.job_id_raw, case when b.form <> 'array' then b.job_id end) as job_id_raw,
        al.restart_count, al.state as slurm_state, coalesce(al.nodes, '{}') as nodes, al.start_time as started_at,
-       b.dir as batch_dir, b.attempts_dir
+       b.dir as batch_dir, b.attempts_dir,
+       case when r.state <> 'submitted' then '' when b.state = 'released' then b.reason else coalesce(b.last_error, '') end as waits
   from run r
   join batch b on b.token = r.batch_token
   left join lateral (

@@ -38,7 +38,7 @@ func (s *Service) feed(ctx context.Context) error {
 	if now.Before(s.full) {
 		return nil
 	}
-	if err := s.limits.refresh(ctx, s.Cluster, s.user, s.Site.Defaults.Account, now); err != nil {
+	if err := s.limits.refresh(ctx, s.Cluster, now); err != nil {
 		return err
 	}
 	room, err := s.room(ctx)
@@ -72,6 +72,7 @@ func (s *Service) feed(ctx context.Context) error {
 		if s.Now().Before(s.full) {
 			break
 		}
+		room.open(ctx, s, owner{b.Shape.Account, b.Shape.QOS})
 		part, ok := room.take(s, b, inflight(pending.Sweeps[b.Shape.Sweep]))
 		if !ok {
 			continue
@@ -92,6 +93,25 @@ type room struct {
 	site     int // how many more
 	hardware map[string]int
 	throttle map[int64]int // of the sweeps' open batches
+	queued   map[owner]int // tasks in the queue by account and QOS
+	owners   map[owner]allowance
+}
+
+// allowance is what an account and QOS may have in the queue.
+type allowance struct {
+	most, free int
+}
+
+// open notes how much room an account and QOS have, the first time they are met.
+func (r *room) open(ctx context.Context, s *Service, o owner) {
+	if _, known := r.owners[o]; known {
+		return
+	}
+	a := allowance{r.queue, r.queue}
+	if most, limited := s.limits.of(ctx, s.Cluster, s.user, o); limited {
+		a = allowance{most, most - r.queued[o]}
+	}
+	r.owners[o] = a
 }
 
 func (s *Service) room(ctx context.Context) (*room, error) {
@@ -99,7 +119,7 @@ func (s *Service) room(ctx context.Context) (*room, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &room{queue: s.limits.queue(s.Site.Limits.MaxQueue), hardware: map[string]int{}, throttle: map[int64]int{}}
+	r := &room{queue: s.limits.queue(s.Site.Limits.MaxQueue), hardware: map[string]int{}, throttle: map[int64]int{}, queued: map[owner]int{}, owners: map[owner]allowance{}}
 	r.site = r.queue
 	for id := range s.Site.Hardware {
 		r.hardware[id] = s.Site.QueueLimit(id)
@@ -108,6 +128,7 @@ func (s *Service) room(ctx context.Context) (*room, error) {
 		r.site -= l.Tasks
 		r.hardware[l.Hardware] -= l.Tasks
 		r.throttle[l.Sweep] += l.Throttle
+		r.queued[owner{l.Account, l.QOS}] += l.Tasks
 	}
 	return r, nil
 }
@@ -115,8 +136,10 @@ func (s *Service) room(ctx context.Context) (*room, error) {
 // take cuts from the batch what there is room for. A batch is not cut into
 // slivers as tasks end one by one: it waits until a quarter of the queue is free.
 func (r *room) take(s *Service, b plan.Batch, inflight int) (plan.Batch, bool) {
-	free := min(r.site, r.hardware[b.Shape.Hardware])
-	least := min(len(b.Tasks), max(1, min(r.queue, s.Site.QueueLimit(b.Shape.Hardware))/4))
+	who := owner{b.Shape.Account, b.Shape.QOS}
+	may := r.owners[who]
+	free := min(r.site, r.hardware[b.Shape.Hardware], may.free)
+	least := min(len(b.Tasks), max(1, min(r.queue, s.Site.QueueLimit(b.Shape.Hardware), may.most)/4))
 	if free < least {
 		return b, false
 	}
@@ -134,6 +157,8 @@ func (r *room) take(s *Service, b plan.Batch, inflight int) (plan.Batch, bool) {
 		r.throttle[b.Shape.Sweep] += b.Shape.Throttle
 	}
 	r.site -= len(b.Tasks)
+	may.free -= len(b.Tasks)
+	r.owners[who] = may
 	r.hardware[b.Shape.Hardware] -= len(b.Tasks)
 	return b, true
 }

@@ -12,14 +12,18 @@ const limitsAge = 10 * time.Minute
 
 // limits remembers what Slurm says about itself and about us.
 type limits struct {
-	asked   time.Time
-	slurm   slurm.Settings
-	user    slurm.Limits
-	userErr error
-	known   bool
+	asked time.Time
+	slurm slurm.Settings
+	known bool
+	// user has the submit limits of our user by account and QOS; those that could
+	// not be asked are not in it: a refusal will tell.
+	user map[owner]slurm.Limits
 }
 
-func (l *limits) refresh(ctx context.Context, c cluster, user, account string, now time.Time) error {
+// owner is what a submit limit belongs to.
+type owner struct{ account, qos string }
+
+func (l *limits) refresh(ctx context.Context, c cluster, now time.Time) error {
 	if l.known && now.Sub(l.asked) < limitsAge {
 		return nil
 	}
@@ -30,12 +34,28 @@ func (l *limits) refresh(ctx context.Context, c cluster, user, account string, n
 		}
 		return err
 	}
-	l.slurm, l.asked, l.known = settings, now, true
-	if settings.Accounting {
-		// Where this cannot be asked, a refusal will tell.
-		l.user, l.userErr = c.Limits(ctx, user, account, "")
-	}
+	l.slurm, l.asked, l.known, l.user = settings, now, true, nil
 	return nil
+}
+
+// of is how many jobs Slurm takes of the user with an account and QOS; false
+// where there is no limit, or none is known.
+func (l *limits) of(ctx context.Context, c cluster, user string, o owner) (int, bool) {
+	if !l.slurm.Accounting {
+		return 0, false
+	}
+	got, asked := l.user[o]
+	if !asked {
+		var err error
+		if got, err = c.Limits(ctx, user, o.account, o.qos); err != nil {
+			got = slurm.Limits{}
+		}
+		if l.user == nil {
+			l.user = map[owner]slurm.Limits{}
+		}
+		l.user[o] = got // also what could not be asked: not again on every turn
+	}
+	return got.MaxSubmit, got.Source != ""
 }
 
 func (l *limits) settings(ctx context.Context, c cluster, now time.Time) (slurm.Settings, error) {
@@ -51,9 +71,6 @@ func (l *limits) settings(ctx context.Context, c cluster, now time.Time) (slurm.
 
 // queue is how many tasks of ours may be in the queue, at most site.
 func (l *limits) queue(site int) int {
-	if l.userErr == nil && l.user.Source != "" {
-		site = min(site, l.user.MaxSubmit)
-	}
 	if l.slurm.MaxJobCount > 0 {
 		// Ended jobs count until MinJobAge has passed, and others have jobs too.
 		site = min(site, max(1, l.slurm.MaxJobCount/2))

@@ -37,6 +37,7 @@ type cluster interface {
 	Cancel(ctx context.Context, ids ...string) error
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Limits(ctx context.Context, user, account, qos string) (slurm.Limits, error)
+	UpdateThrottle(ctx context.Context, array int64, most int) error
 }
 
 // Config is what a Service works with.
@@ -170,6 +171,12 @@ func (s *Service) Turn(ctx context.Context) error {
 		if err := s.advance(ctx, b); err != nil {
 			errs = append(errs, fmt.Errorf("batch %s: %w", b.Token, err))
 		}
+		if err := stop(ctx, errs); err != nil {
+			return err
+		}
+	}
+	if err := s.throttle(ctx); err != nil {
+		errs = append(errs, err)
 		if err := stop(ctx, errs); err != nil {
 			return err
 		}

@@ -462,6 +462,66 @@ func TestTurn_QueueLimit(t *testing.T) {
 	}
 }
 
+// What Slurm says that it takes of a user is not exceeded, and nothing is refused.
+func TestTurn_SubmitLimitAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{MaxSubmit: 3})
+	sweep := w.sweep("l4", 1, 8, "")
+	other := w.sweep("l4", 1, 2, "")
+	for range 3 {
+		w.mustTurn()
+	}
+	if diff := cmp.Diff(map[string]int{"submitted": 3, "pending": 5}, w.states(sweep)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]int{"pending": 2}, w.states(other)); diff != "" {
+		t.Error(diff)
+	}
+	for _, b := range w.open() {
+		if b.LastError != "" {
+			t.Errorf("refused: %s", b.LastError)
+		}
+	}
+}
+
+// TestTurn_Throttle changes how many tasks run at once of arrays that Slurm has.
+func TestTurn_Throttle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{})
+	w.site.Limits.MaxArraySize = 3
+	sweep := w.sweep("l4", 1, 8, "")
+	w.mustTurn()
+	throttles := func() []int {
+		var list []int
+		for _, j := range w.cluster.Jobs() {
+			list = append(list, j.Throttle)
+		}
+		slices.Sort(list)
+		return list
+	}
+	if diff := cmp.Diff([]int{0, 0, 0}, throttles()); diff != "" {
+		t.Fatal(diff)
+	}
+	for _, tt := range []struct {
+		most int
+		want []int
+	}{{7, []int{2, 2, 3}}, {2, []int{1, 1, 1}}, {0, []int{0, 0, 0}}} {
+		if n, err := w.store.ThrottleSweep(t.Context(), sweep, tt.most); err != nil || n != 3 {
+			t.Fatal(n, err)
+		}
+		w.mustTurn()
+		if diff := cmp.Diff(tt.want, throttles()); diff != "" {
+			t.Errorf("%d: %s", tt.most, diff)
+		}
+		if left, err := w.store.ThrottlesWanted(t.Context(), "lab"); err != nil || len(left) > 0 {
+			t.Errorf("not noted: %v, %v", left, err)
+		}
+	}
+	if _, err := w.store.ThrottleSweep(t.Context(), 99, 1); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestTurn_MaxInflight(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slurmtest.Config{})

@@ -74,6 +74,10 @@ const (
 	longest           = 5 * time.Minute // between two ticks
 )
 
+// share bounds how much of the time we ask: a controller that takes a second to
+// answer is left alone for twenty.
+const share = 20
+
 // The failpoints, in the order of a tick.
 const (
 	FailObserved = "track-1-observed" // Slurm was asked, nothing is written
@@ -146,6 +150,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 				continue // the timer is close, or Slurm is to be left alone
 			}
 		}
+		begun := time.Now()
 		err := t.Tick(ctx)
 		last = time.Now()
 		switch {
@@ -153,14 +158,24 @@ func (t *Tracker) Run(ctx context.Context) error {
 			return ctx.Err()
 		case errors.Is(err, store.ErrFenced):
 			return err
-		case err != nil:
-			wait = min(2*wait, max(longest, t.Interval))
+		}
+		wait = t.next(wait, last.Sub(begun), err)
+		if err != nil {
 			t.Log.WarnContext(ctx, "tracking is incomplete", "error", err, "next", wait)
-		default:
-			wait = t.Interval
 		}
 		timer.Reset(wait)
 	}
+}
+
+// next is how long Slurm is left alone after a tick: never less than the site's
+// interval, longer the longer the tick took, and twice as long after each tick
+// that failed.
+func (t *Tracker) next(last, took time.Duration, err error) time.Duration {
+	most := max(longest, t.Interval)
+	if err != nil {
+		return min(2*max(last, t.Interval), most)
+	}
+	return min(max(t.Interval, share*took), most)
 }
 
 // Tick looks once. Where Slurm does not answer, what is known already is still

@@ -1019,6 +1019,29 @@ func TestReadRecord_Hostile(t *testing.T) {
 	}
 }
 
+func TestTracker_Next(t *testing.T) {
+	t.Parallel()
+	tr := New(Config{Site: testSite(), Interval: 15 * time.Second})
+	failed := errors.New("down")
+	for _, tt := range []struct {
+		name       string
+		last, took time.Duration
+		err        error
+		want       time.Duration
+	}{
+		{"a quick tick", 15 * time.Second, 100 * time.Millisecond, nil, 15 * time.Second},
+		{"a slow controller", 15 * time.Second, 3 * time.Second, nil, time.Minute},
+		{"a very slow one", time.Minute, time.Minute, nil, longest},
+		{"no answer", 15 * time.Second, 10 * time.Second, failed, 30 * time.Second},
+		{"no answer for long", 4 * time.Minute, 0, failed, longest},
+		{"well again", longest, 50 * time.Millisecond, nil, 15 * time.Second},
+	} {
+		if got := tr.next(tt.last, tt.took, tt.err); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestRun_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slurmtest.Config{}, 1)

@@ -50,6 +50,32 @@ func (s *server) act(r *http.Request, who auth.Identity) (any, error) {
 	return api.ActionResponse{Sweeps: nonNil(m.Sweeps), Runs: m.Runs, Unchanged: m.Unchanged}, nil
 }
 
+// maxInflight bounds what a user may ask for.
+const maxInflight = 1_000_000
+
+func (s *server) throttle(r *http.Request, who auth.Identity) (any, error) {
+	var req api.ThrottleRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	ids, err := numbers("sweep", []string{r.PathValue("id")})
+	if err != nil {
+		return nil, err
+	}
+	if req.MaxInflight < 0 || req.MaxInflight > maxInflight {
+		return nil, &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("max_inflight %d is not between 0 (no limit) and %d", req.MaxInflight, maxInflight)}
+	}
+	if err := s.mayTouch(r.Context(), who, ids, nil); err != nil {
+		return nil, err
+	}
+	batches, err := s.Store.ThrottleSweep(r.Context(), ids[0], req.MaxInflight)
+	if err != nil {
+		return nil, err
+	}
+	s.Log.InfoContext(r.Context(), "limit of tasks at once changed", "sweep", ids[0], "most", req.MaxInflight, "batches", batches, "user", who.User)
+	return api.ThrottleResponse{SweepID: ids[0], MaxInflight: req.MaxInflight, Batches: batches}, nil
+}
+
 // scope turns the request's targets into runs that the caller may touch.
 func (s *server) scope(r *http.Request, who auth.Identity, req api.ActionRequest) (store.Scope, error) {
 	var scope store.Scope

@@ -25,6 +25,35 @@ func (c *counters) request(pattern string, status int) {
 	c.requests[labels]++
 }
 
+// SlurmCalls is how often one of Slurm's commands was called for a site.
+type SlurmCalls struct {
+	Site, Command             string
+	Calls, Failures, Timeouts int64
+	Seconds                   float64 // spent, in all
+}
+
+// slurmMetrics shows what we cost the controllers.
+func (s *server) slurmMetrics(b *strings.Builder, metric func(name, kind, help string)) {
+	if s.Config.SlurmCalls == nil {
+		return
+	}
+	calls := s.Config.SlurmCalls()
+	for _, m := range []struct {
+		name, help string
+		value      func(SlurmCalls) any
+	}{
+		{"sbench_slurm_calls_total", "Calls of Slurm's commands; each is one request to the controller or the database.", func(c SlurmCalls) any { return c.Calls }},
+		{"sbench_slurm_failures_total", "Calls of Slurm's commands that failed.", func(c SlurmCalls) any { return c.Failures }},
+		{"sbench_slurm_timeouts_total", "Calls of Slurm's commands that got no answer in time.", func(c SlurmCalls) any { return c.Timeouts }},
+		{"sbench_slurm_seconds_total", "Time spent in calls of Slurm's commands.", func(c SlurmCalls) any { return c.Seconds }},
+	} {
+		metric(m.name, "counter", m.help)
+		for _, c := range calls {
+			fmt.Fprintf(b, "%s{site=%q,command=%q} %v\n", m.name, c.Site, c.Command, m.value(c))
+		}
+	}
+}
+
 // metrics answers in Prometheus' text format.
 func (s *server) metrics(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder
@@ -46,6 +75,7 @@ func (s *server) metrics(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(&b, "sbench_runs{site=%q,state=%q} %d\n", c.Site, c.State, c.N)
 		}
 	}
+	s.slurmMetrics(&b, metric)
 	metric("sbench_requests_total", "counter", "Requests by endpoint and HTTP status.")
 	s.counts.mu.Lock()
 	for _, labels := range slices.Sorted(maps.Keys(s.counts.requests)) {

@@ -52,7 +52,10 @@ func newEnv(t testing.TB) *env {
 	e := &env{t: t, store: pgtest.New(t), site: testSite(t)}
 	handler, err := web.New(web.Config{
 		Store: e.store, Auth: headerAuth{}, Sites: []*site.Site{e.site}, Log: slog.New(slog.DiscardHandler), Now: time.Now,
-		Version: "test", UID: 1000, Leader: func() bool { return true }, Poll: time.Millisecond,
+		Version: "test", UID: 1000, SlurmCalls: func() []web.SlurmCalls {
+			return []web.SlurmCalls{{Site: "lab", Command: "squeue", Calls: 7, Failures: 2, Timeouts: 1, Seconds: 1.5}}
+		},
+		Leader: func() bool { return true }, Poll: time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

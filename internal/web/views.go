@@ -255,6 +255,9 @@ func (s *server) runsOf(r *http.Request, rows []store.Run, attempts bool) ([]api
 		}
 		if p, ok := at[row.ID]; ok {
 			out[i].SlurmJobID = jobID(p.ArrayJobID, p.JobIDRaw, p.TaskIndex)
+			if out[i].Reason == "" && p.Waits != "" {
+				out[i].Reason = "waits in Slurm: " + p.Waits
+			}
 		}
 		if n := len(out[i].Attempts); n > 0 {
 			if last := out[i].Attempts[n-1]; last.Valid == nil || !*last.Valid {

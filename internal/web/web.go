@@ -41,6 +41,9 @@ type Config struct {
 	UID int
 	// Leader reports whether this daemon is the one that acts.
 	Leader func() bool
+	// SlurmCalls returns how often each site's Slurm was asked since the start; nil
+	// leaves it out of the metrics.
+	SlurmCalls func() []SlurmCalls
 	// Poll is the interval at which a followed log is looked at; 0 for a second.
 	Poll time.Duration
 }
@@ -69,22 +72,23 @@ func New(c Config) (http.Handler, error) {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /metrics", s.metrics)
 	for pattern, h := range map[string]handler{
-		"GET /v1/version":             s.version,
-		"POST /v1/sweeps":             s.submit,
-		"GET /v1/sweeps":              s.listSweeps,
-		"GET /v1/sweeps/{id}":         s.showSweep,
-		"GET /v1/sweeps/{id}/summary": s.summary,
-		"GET /v1/sweeps/{id}/runs":    s.sweepRuns,
-		"GET /v1/sweeps/{id}/results": s.results,
-		"GET /v1/settings/{hash}":     s.showSetting,
-		"GET /v1/runs/{id}":           s.showRun,
-		"POST /v1/actions":            s.act,
-		"GET /v1/sites":               s.listSites,
-		"POST /v1/sites/{name}/mode":  s.setSiteMode,
-		"GET /v1/dead":                s.listDead,
-		"POST /v1/artefacts":          s.addArtefact,
-		"GET /v1/artefacts":           s.listArtefacts,
-		"GET /v1/artefacts/{digest}":  s.showArtefact,
+		"GET /v1/version":               s.version,
+		"POST /v1/sweeps":               s.submit,
+		"GET /v1/sweeps":                s.listSweeps,
+		"GET /v1/sweeps/{id}":           s.showSweep,
+		"GET /v1/sweeps/{id}/summary":   s.summary,
+		"GET /v1/sweeps/{id}/runs":      s.sweepRuns,
+		"GET /v1/sweeps/{id}/results":   s.results,
+		"GET /v1/settings/{hash}":       s.showSetting,
+		"GET /v1/runs/{id}":             s.showRun,
+		"POST /v1/sweeps/{id}/throttle": s.throttle,
+		"POST /v1/actions":              s.act,
+		"GET /v1/sites":                 s.listSites,
+		"POST /v1/sites/{name}/mode":    s.setSiteMode,
+		"GET /v1/dead":                  s.listDead,
+		"POST /v1/artefacts":            s.addArtefact,
+		"GET /v1/artefacts":             s.listArtefacts,
+		"GET /v1/artefacts/{digest}":    s.showArtefact,
 
 		"POST /v1/artefacts/{digest}/accounts": s.restrictArtefact,
 		"POST /v1/dead/release":                s.releaseDead,
