@@ -57,6 +57,7 @@ func quickDaemon(ctx context.Context) error {
 		}
 	}
 	defer term.Release()
+	fmt.Println("acting")
 	s = s.Fenced(term.Epoch)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	die := func(name string) {

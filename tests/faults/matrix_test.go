@@ -181,7 +181,7 @@ func (m *matrix) superviseDaemon(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		point := failpoints[i/2%len(failpoints)]
 		if i%2 == 0 {
-			m.daemonOnce(ctx, point, 12*time.Second)
+			m.daemonOnce(ctx, point, 10*time.Second)
 			continue
 		}
 		if i/2%2 == 1 {
@@ -195,35 +195,63 @@ func (m *matrix) superviseDaemon(ctx context.Context) {
 	}
 }
 
-// daemonOnce runs a daemon until it dies, or for at most so long, and then kills it.
+// patience is how long a daemon may take to be elected before its time counts.
+const patience = 20 * time.Second
+
+// daemonOnce runs a daemon until it dies, or for at most so long after it began to
+// act, and then kills it.
 func (m *matrix) daemonOnce(ctx context.Context, failpoint string, most time.Duration) {
 	cmd := exec.Command(filepath.Join(m.dir, "bin", "sbenchd"))
 	cmd.Env = append(m.cluster.Environ(), envDSN+"="+m.cluster.DSN(), envSite+"="+m.site,
 		envRunner+"="+filepath.Join(m.dir, "bin", "sbench-runner"), envFailpoint+"="+failpoint)
-	cmd.Stderr = m.log
+	acts := make(chan struct{})
+	cmd.Stdout, cmd.Stderr = &signalWriter{written: acts}, m.log
 	if err := cmd.Start(); err != nil {
 		m.Error(err)
 		return
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	var timer <-chan time.Time
-	if most > 0 {
-		timer = time.After(most)
+	waiting, timer := time.After(patience), (<-chan time.Time)(nil)
+	if most == 0 {
+		acts, waiting = nil, nil
 	}
-	select {
-	case err := <-done:
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled() {
-			m.count("daemon at " + failpoint)
+	for {
+		select {
+		case <-acts:
+			acts, waiting, timer = nil, nil, time.After(most)
+		case <-waiting:
+			acts, waiting, timer = nil, nil, time.After(most)
+		case err := <-done:
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signaled() {
+				m.count("daemon at " + failpoint)
+				return
+			}
+			pause(ctx, 500*time.Millisecond, time.Second) // the database may be away
+			return
+		case <-timer:
+			m.count("daemon at random")
+			_ = cmd.Process.Kill()
+			<-done
+			return
+		case <-ctx.Done():
+			_ = cmd.Process.Kill()
+			<-done
+			return
 		}
-		return
-	case <-timer:
-		m.count("daemon at random")
-	case <-ctx.Done():
 	}
-	_ = cmd.Process.Kill()
-	<-done
+}
+
+// signalWriter closes written at the first write.
+type signalWriter struct {
+	written chan struct{}
+	once    sync.Once
+}
+
+func (w *signalWriter) Write(p []byte) (int, error) {
+	w.once.Do(func() { close(w.written) })
+	return len(p), nil
 }
 
 func (m *matrix) count(what string) {
