@@ -42,13 +42,13 @@ func shortDrills() []drill {
 			classes: []string{"engine_start", "engine_start"}, state: "dead", reason: "ENGINE_START: the engine was not ready in time",
 		},
 		{
-			name: "engine dies in the warm-up", fault: "die:at=2s",
+			name: "engine dies in the warm-up", fault: "die:at=10s",
 			edit:    func(file string) string { return strings.ReplaceAll(file, "warmup: 500ms", "warmup: 60s") },
 			classes: []string{"engine_died", "engine_died"}, state: "dead", reason: "ENGINE_DIED: ",
 		},
 		{
-			name: "engine dies in the measurement", fault: "die:at=3s",
-			edit:    func(file string) string { return strings.ReplaceAll(file, "duration: 2s", "duration: 20s") },
+			name: "engine dies in the measurement", fault: "die:at=10s",
+			edit:    func(file string) string { return strings.ReplaceAll(file, "duration: 2s", "duration: 60s") },
 			classes: []string{"engine_died", "engine_died"}, state: "dead", reason: "ENGINE_DIED: ",
 		},
 		{
