@@ -69,3 +69,25 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// TestEpilogClocks: the shipped script resets the job's devices, and no others.
+func TestEpilogClocks(t *testing.T) {
+	t.Parallel()
+	helper := filepath.Join(t.TempDir(), "sbench-gpu")
+	if err := os.WriteFile(helper, []byte("#!/bin/sh\necho \"$*\"\nexit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		gpus, out string
+		code      int
+	}{
+		{"0,3", "reset-clocks --gpus 0,3\n", 3}, {"", "", 0}, {"0;id", "", 2}, {"0-3", "", 2},
+	} {
+		cmd := exec.Command("bash", "../../sbatch/epilog-clocks.sh", helper)
+		cmd.Env = append(os.Environ(), "SLURM_JOB_GPUS="+tt.gpus)
+		out, _ := cmd.Output()
+		if string(out) != tt.out || cmd.ProcessState.ExitCode() != tt.code {
+			t.Errorf("GPUs %q: exit status %d, %q; want %d, %q", tt.gpus, cmd.ProcessState.ExitCode(), out, tt.code, tt.out)
+		}
+	}
+}
