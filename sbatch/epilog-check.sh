@@ -1,6 +1,6 @@
 #!/bin/bash
 # Verifies that a job of sbench left nothing on this node: no process of a run,
-# no scratch folder, no half copy in the cache. For slurm.conf's Epilog, whose
+# no scratch folder, no shared memory of an engine, no half copy in the cache. For slurm.conf's Epilog, whose
 # failure drains the node, or by hand:
 #
 #   epilog-check.sh [--scratch DIR]... [--cache DIR]... [--uid UID]
@@ -56,11 +56,25 @@ scratched() {
   done
   return 1
 }
+# shared_memory LIST: what the runner noted that its engine had; what has been
+# replaced since is somebody else's.
+shared_memory() {
+  local device inode path
+  if [ ! -f "$1" ] || [ -L "$1" ]; then
+    return
+  fi
+  while read -r device inode path; do
+    [ "$(stat -c '%d %i' "$path" 2>/dev/null)" = "$device $inode" ] && mine "$path" && report "shared memory $path"
+  done <"$1"
+}
 mine() { [ "$(stat -c %u "$1" 2>/dev/null)" = "$uid" ]; }
 
 for dir in "${scratch[@]}"; do
   for folder in "$dir"/sbench-run-*; do
-    [ -d "$folder" ] && mine "$folder" && ! alive "$folder" && report "scratch folder $folder"
+    if [ -d "$folder" ] && mine "$folder" && ! alive "$folder"; then
+      report "scratch folder $folder"
+      shared_memory "$folder/shm"
+    fi
   done
 done
 

@@ -110,23 +110,40 @@ begin() {
   return 1
 }
 
-# The ranks of a gang watch each other: killed by srun because of another, rank 0
-# could not seal what it knows.
+# open_run prints the run that the record says has begun and not ended.
+open_run() {
+  local what id open=''
+  while read -r _ what id _; do
+    case $what in
+    start) open=$id ;;
+    end) [ "$id" != "$open" ] || open='' ;;
+    esac
+  done <"$record"
+  printf '%s' "$open"
+}
+
+# run_step executes a run; or several, 7,8,9, that one server may serve: then the
+# runner notes which of them begins and ends. The ranks of a gang watch each other:
+# killed by srun because of another, rank 0 could not seal what it knows.
 run_step() {
-  local run=$1 freq=$2 args
+  local runs=$1 freq=$2 first=${1%%,*} args open
   args=(
-    --job-name="sb-run-$run" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1
+    --job-name="sb-run-$first" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1
     --kill-on-bad-exit=$((nodes == 1)) --input=none --open-mode=append
-    --output="$batch/logs/run-$run.$job-r$restart.log"
+    --output="$batch/logs/run-$first.$job-r$restart.log"
   )
+  # A step of several is no single run's to pay.
+  [ "$runs" = "$first" ] || args+=(--job-name="sb-runs-$first")
   [ -z "$gres" ] || args+=(--gres="$gres")
   [ -z "$cpus" ] || args+=(--cpus-per-task="$cpus")
   [ -z "$freq" ] || args+=(--gpu-freq="$freq")
-  note "start $run"
-  srun "${args[@]}" "$runner" run --batch "$batch" --digest "$digest" --task "$task" --run "$run" &
+  note "start $first"
+  SBENCH_RECORD=$record SBENCH_DEADLINE=$deadline \
+    srun "${args[@]}" "$runner" run --batch "$batch" --digest "$digest" --task "$task" --run "$runs" &
   child=$!
   wait_child
-  note "end $run $rc"
+  open=$(open_run)
+  [ -z "$open" ] || note "end $open $rc"
   [ "$rc" -lt 128 ] || clean_up
 }
 
@@ -160,20 +177,27 @@ if [ -z "$todo" ]; then
 fi
 note "claim held"
 
-while read -r run limit freq <&3; do
-  if [ -n "$stopping" ]; then
-    note "skip $run stopped"
-  elif [ -e "$batch/cancelled/$run" ]; then
-    note "skip $run cancelled"
-  elif (($(now) + limit > deadline)); then
-    note "skip $run time"
-  elif begin "$run"; then
-    run_step "$run" "$freq"
-    # 16: the runner was told to stop, and so is what would come after it.
-    if [ "$rc" -eq 16 ]; then
-      stopping=1
+while read -r runs limit freq <&3; do
+  # Of runs that share a server, the first that may begin leads the others.
+  while [ -n "$runs" ]; do
+    run=${runs%%,*}
+    if [ -n "$stopping" ]; then
+      note "skip $run stopped"
+    elif [ -e "$batch/cancelled/$run" ]; then
+      note "skip $run cancelled"
+    elif (($(now) + limit > deadline)); then
+      note "skip $run time"
+    elif begin "$run"; then
+      run_step "$runs" "$freq"
+      # 16: the runner was told to stop, and so is what would come after it.
+      if [ "$rc" -eq 16 ]; then
+        stopping=1
+      fi
+      break
     fi
-  fi
+    runs=${runs#"$run"}
+    runs=${runs#,}
+  done
 done 3<<<"$todo"
 
 note "done"

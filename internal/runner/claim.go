@@ -136,11 +136,21 @@ func claimMain(ctx context.Context, args []string, stdout, stderr io.Writer) int
 		fmt.Fprintf(stderr, "sbench-runner claim: task %d is measured by job %d of cluster %s\n", p.task, owner.JobIDRaw, owner.Cluster)
 		return 0
 	}
+	var todo []batch.Run
 	for _, run := range task.Runs {
 		if !isDone(spec.AttemptsDir, run.ID, j.id) {
-			line := fmt.Sprintf("%d %d %s", run.ID, int64((run.TimeLimit+time.Second-1)/time.Second), gpuFreq(spec.Node, spec.Settings[run.SettingHash].Environment))
-			fmt.Fprintln(stdout, strings.TrimSpace(line))
+			todo = append(todo, run)
 		}
+	}
+	for _, group := range share(spec, todo) {
+		var ids []string
+		for _, run := range group {
+			ids = append(ids, strconv.FormatInt(run.ID, 10))
+		}
+		// Of several, the runner itself looks whether each still fits.
+		first := group[0]
+		line := fmt.Sprintf("%s %d %s", strings.Join(ids, ","), int64((first.TimeLimit+time.Second-1)/time.Second), gpuFreq(spec.Node, spec.Settings[first.SettingHash].Environment))
+		fmt.Fprintln(stdout, strings.TrimSpace(line))
 	}
 	return 0
 }

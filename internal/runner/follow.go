@@ -20,6 +20,7 @@ import (
 	"sbench/internal/runner/gang"
 	"sbench/internal/runner/gpu"
 	"sbench/internal/seal"
+	"sbench/internal/setting"
 	"sbench/internal/version"
 )
 
@@ -272,10 +273,10 @@ func logEnd(path string) []byte {
 	return text
 }
 
-// logPath is where the engine's log goes: into the attempt, or on a further rank
-// into its scratch.
+// logPath is where the engine's log goes: into the attempt, or on a further rank,
+// and where runs share a server, into the scratch folder.
 func (a *attempt) logPath() string {
-	if a.writer == nil {
+	if a.writer == nil || a.setting.Engine.ServerLife == setting.ServerLifeShared {
 		return filepath.Join(a.dirs.temp, result.EngineLog)
 	}
 	return a.writer.Path(result.EngineLog)

@@ -12,6 +12,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 
 	"sbench/internal/lifecycle"
 	"sbench/internal/version"
@@ -82,6 +85,7 @@ type place struct {
 	batch, digest string
 	task          int
 	run           int64
+	runs          []int64 // run, and those after it that its server may serve
 }
 
 func parsePlace(name string, args []string, withRun bool, stderr io.Writer) (place, error) {
@@ -92,7 +96,17 @@ func parsePlace(name string, args []string, withRun bool, stderr io.Writer) (pla
 	f.StringVar(&p.digest, "digest", "", "`digest` of its batch.json")
 	f.IntVar(&p.task, "task", -1, "`index` of the task")
 	if withRun {
-		f.Int64Var(&p.run, "run", 0, "`id` of the run")
+		f.Func("run", "`id` of the run, or with commas of several that one server may serve", func(list string) error {
+			for _, text := range strings.Split(list, ",") {
+				id, err := strconv.ParseInt(text, 10, 64)
+				if err != nil || id <= 0 || slices.Contains(p.runs, id) {
+					return fmt.Errorf("%q is no list of ids", list)
+				}
+				p.runs = append(p.runs, id)
+			}
+			p.run = p.runs[0]
+			return nil
+		})
 	}
 	if err := f.Parse(args); err != nil {
 		return p, err

@@ -71,6 +71,11 @@ type attempt struct {
 	telemetry   []result.Telemetry
 	measured    *measurement
 
+	shared *life // of the run before; nil: this run starts its server
+	kept   *life // for the run after; nil: the server ended with this run
+	more   bool  // there is a run after this one that may use the server
+	cpus   []int // of the step, where an earlier run of this process bound it to some
+
 	gang  *conductor   // rank 0 of several nodes
 	order *engine.Gang // where this rank's engine finds the others; nil on one node
 	logs  []string     // of other ranks, in the attempt's folder
@@ -93,7 +98,7 @@ type dirs struct {
 	cache string
 }
 
-// execute executes one run and returns how it ended. The order of the deferred
+// execute executes the runs, one after the other, and returns how they ended. The order of the deferred
 // steps is the tear-down: engine, seal, scratch.
 func execute(ctx context.Context, p place, j job, stderr io.Writer) lifecycle.ExitClass {
 	stop := func(class lifecycle.ExitClass, err error) lifecycle.ExitClass {
@@ -108,15 +113,68 @@ func execute(ctx context.Context, p place, j job, stderr io.Writer) lifecycle.Ex
 	if !ok {
 		return stop(lifecycle.ExitSpec, fmt.Errorf("the batch has no task %d", p.task))
 	}
-	run, ok := task.Run(p.run)
-	if !ok {
-		return stop(lifecycle.ExitSpec, fmt.Errorf("task %d has no run %d", p.task, p.run))
+	var runs []batch.Run
+	for _, id := range p.runs {
+		run, ok := task.Run(id)
+		if !ok {
+			return stop(lifecycle.ExitSpec, fmt.Errorf("task %d has no run %d", p.task, id))
+		}
+		runs = append(runs, run)
 	}
-	a := &attempt{spec: spec, task: task, run: run, setting: spec.Settings[run.SettingHash], job: j, clock: loadgen.NewClock(), place: p}
 	if j.rank > 0 {
-		return a.follow(ctx, stderr)
+		return newAttempt(spec, task, runs[0], p, j).follow(ctx, stderr)
 	}
+	t := turnFromEnv(os.Getenv)
+	var server *attempt // whose server lives on
+	var cpus []int
+	class := lifecycle.ExitMeasured
+	for i, run := range runs {
+		if i > 0 {
+			if why := t.skip(ctx, p, j, run); why != "" {
+				t.note("skip %d %s", run.ID, why)
+				continue
+			}
+			t.note("start %d", run.ID)
+		}
+		a := newAttempt(spec, task, run, p, j)
+		a.more, a.cpus = i+1 < len(runs), cpus
+		if server != nil {
+			a.shared, server = server.kept, nil
+		}
+		ended := a.execute(ctx, stop, stderr)
+		if len(runs) > 1 {
+			t.note("end %d %d", run.ID, ended.Code())
+		}
+		// A signal ends what would come after; else the first that failed is told.
+		if ended == lifecycle.ExitCancelled || class == lifecycle.ExitMeasured {
+			class = ended
+		}
+		if a.kept != nil {
+			server = a
+		}
+		if cpus == nil && len(a.fingerprint.Nodes) > 0 {
+			cpus = a.fingerprint.Nodes[0].CPUsAllowed
+		}
+	}
+	if server != nil {
+		if err := server.tearDown(); err != nil {
+			fmt.Fprintf(stderr, "sbench-runner run: tear-down: %v\n", err)
+			class = lifecycle.ExitInternal
+		}
+	}
+	return class
+}
+
+func newAttempt(spec *batch.Spec, task batch.Task, run batch.Run, p place, j job) *attempt {
+	return &attempt{spec: spec, task: task, run: run, setting: spec.Settings[run.SettingHash], job: j, clock: loadgen.NewClock(), place: p}
+}
+
+// execute executes the run, on rank 0.
+func (a *attempt) execute(ctx context.Context, stop func(lifecycle.ExitClass, error) lifecycle.ExitClass, stderr io.Writer) lifecycle.ExitClass {
+	spec, run, j := a.spec, a.run, a.job
+	var err error
 	if a.writer, err = seal.Create(batch.AttemptDir(spec.AttemptsDir, run.ID, j.id, j.restart)); err != nil {
+		a.abandonServer(stderr)
 		if errors.Is(err, seal.ErrSealed) {
 			return stop(sealedAs(spec.AttemptsDir, run.ID, j), err)
 		}
@@ -159,13 +217,20 @@ func (a *attempt) openLog(stderr io.Writer) (closeLog func() error) {
 // perform does everything up to the measurement's last number. Whatever way it
 // returns, no process is left.
 func (a *attempt) perform(ctx context.Context) (err error) {
-	if a.supervisor, err = proc.New(); err != nil {
+	if a.shared != nil {
+		a.takeOver()
+	} else if a.supervisor, err = proc.New(); err != nil {
 		return fail(lifecycle.ExitInternal, "", err)
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			a.log.Error("panic", "value", p, "stack", string(debug.Stack()))
 			err = fail(lifecycle.ExitInternal, "panic", fmt.Errorf("panic: %v", p))
+		}
+		if err == nil {
+			if a.kept = a.keep(); a.kept != nil {
+				return
+			}
 		}
 		if stopErr := a.tearDown(); stopErr != nil {
 			a.log.Error("tear-down", "error", stopErr)
@@ -187,6 +252,7 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 		{"verify", a.verify},
 		{"start", a.start},
 		{"identify", a.identify},
+		{"cache", a.settleCache},
 		{"measure", a.measure},
 		// A signal that comes now finds the measurement complete.
 		{"verify again", func(ctx context.Context) error { return a.verifyAgain(context.WithoutCancel(ctx)) }},
@@ -227,9 +293,6 @@ func (a *attempt) prepare(ctx context.Context) error {
 	if a.spec.UID != os.Getuid() {
 		return fail(lifecycle.ExitSpec, "", fmt.Errorf("the batch is of user %d, this is user %d", a.spec.UID, os.Getuid()))
 	}
-	if a.setting.Engine.ServerLife == setting.ServerLifeShared {
-		return fail(lifecycle.ExitSpec, "server life", errors.New("engine.server_life is shared: this runner starts an engine for every run"))
-	}
 	for what, path := range map[string]string{
 		"image.path": a.setting.Image.Path, "model.checkpoint.path": a.setting.Model.Checkpoint.Path,
 		"workload.arrival.trace_path": a.setting.Workload.Arrival.TracePath, "workload.prompts.file_path": a.setting.Workload.Prompts.FilePath,
@@ -249,6 +312,9 @@ func (a *attempt) prepare(ctx context.Context) error {
 			return fail(lifecycle.ExitSpec, "gang", err)
 		}
 	}
+	if a.shared != nil {
+		return nil // it has the folders of the run before
+	}
 	scratch, cache := nodeFolders(a.spec)
 	a.dirs = dirs{cache: cache}
 	// A runner that was killed could leave nothing in order.
@@ -266,17 +332,18 @@ func (a *attempt) prepare(ctx context.Context) error {
 func (a *attempt) tearDown() error {
 	var errs []error
 	dismissed := a.dismiss()
-	if a.engine != nil {
-		a.noteSharedMemory()
-		errs = append(errs, a.engine.tree.Stop(a.stopGrace()))
+	ended := a.engine
+	if ended != nil {
+		errs = append(errs, a.endEngine())
 	}
 	errs = append(errs, a.resetClocks(), a.supervisor.Close())
-	if a.engine != nil {
-		removed, err := removeSharedMemory(a.engine.shm)
-		if len(removed) > 0 {
-			a.log.Info("removed the engine's shared memory", "files", removed)
-		}
+	if ended != nil {
+		// What the supervisor had to kill may have had some, too.
+		_, err := removeSharedMemory(ended.shm)
 		errs = append(errs, err)
+	}
+	if a.kept == nil {
+		a.copyLog()
 	}
 	if a.beforeScratch != nil {
 		a.beforeScratch()

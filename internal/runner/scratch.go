@@ -109,6 +109,7 @@ func cleanUp(ctx context.Context, scratch, caches []string, uid int) (removed []
 			pids := mentioning(folder, uid)
 			shm := map[string]fileID{}
 			sharedMemory(shm, shmDir, pids)
+			readShmList(folder, shm)
 			for _, pid := range pids {
 				removed = append(removed, "process "+strconv.Itoa(pid))
 			}

@@ -7,9 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sbench/internal/spool"
 )
 
 // shmDir is where engines keep shared memory; a killed one leaves it behind.
@@ -59,6 +62,50 @@ func (a *attempt) noteSharedMemory() {
 		return // they are looked for again, and killed, at the end
 	}
 	sharedMemory(a.engine.shm, shmDir, pids)
+	if err := writeShmList(a.dirs.temp, a.engine.shm); err != nil {
+		a.log.Warn("note the engine's shared memory", "error", err)
+	}
+}
+
+// shmFile is in the scratch folder: what the engine had in shared memory, for who
+// cleans up after a killed runner and its engine.
+const shmFile = "shm"
+
+func writeShmList(folder string, found map[string]fileID) error {
+	if len(found) == 0 || folder == "" {
+		return nil
+	}
+	var b strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(found)) {
+		if !strings.Contains(path, "\n") {
+			fmt.Fprintf(&b, "%d %d %s\n", found[path].device, found[path].inode, path)
+		}
+	}
+	temporary := filepath.Join(folder, shmFile+".tmp")
+	if err := os.WriteFile(temporary, []byte(b.String()), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(folder, shmFile))
+}
+
+// readShmList adds what a folder's list names to found. The list is not to be
+// trusted with more than files of the shared memory's own folder.
+func readShmList(folder string, found map[string]fileID) {
+	text, err := spool.ReadPlain(filepath.Join(folder, shmFile), 1<<20)
+	if err != nil {
+		return // none was noted
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 3)
+		if len(f) != 3 || filepath.Clean(f[2]) != f[2] || !strings.HasPrefix(f[2], shmDir+"/") {
+			continue
+		}
+		device, err := strconv.ParseUint(f[0], 10, 64)
+		inode, err2 := strconv.ParseUint(f[1], 10, 64)
+		if err == nil && err2 == nil {
+			found[f[2]] = fileID{device, inode}
+		}
+	}
 }
 
 // removeSharedMemory removes what the engine left. It has ended, so that whoever

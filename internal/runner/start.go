@@ -15,7 +15,6 @@ import (
 	"sbench/internal/fingerprint"
 	"sbench/internal/lifecycle"
 	"sbench/internal/proc"
-	"sbench/internal/result"
 	"sbench/internal/runner/engine"
 	"sbench/internal/runner/preflight"
 	"sbench/internal/setting"
@@ -39,6 +38,9 @@ const loopback = "127.0.0.1"
 
 // start starts the engine and waits until it has generated a token.
 func (a *attempt) start(ctx context.Context) error {
+	if a.reuse(ctx) {
+		return nil
+	}
 	adapter, err := a.describeEngine(ctx)
 	if err != nil {
 		return err
@@ -53,7 +55,7 @@ func (a *attempt) start(ctx context.Context) error {
 	if errors.Is(err, engine.ErrForeign) && a.order == nil {
 		// Somebody was faster to take the free port. Once more, with another one.
 		a.log.Warn("the engine's port was taken by another process", "error", err)
-		err = errors.Join(a.engine.tree.Stop(a.stopGrace()), os.Remove(a.writer.Path(result.EngineLog)))
+		err = errors.Join(a.engine.tree.Stop(a.stopGrace()), os.Remove(a.logPath()))
 		if err == nil {
 			err = a.startOnce(ctx, adapter)
 		}

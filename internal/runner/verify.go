@@ -37,8 +37,9 @@ func (a *attempt) verify(ctx context.Context) error {
 			return err
 		}
 		a.fingerprint.Allocation = host().Allocation()
-		a.fingerprint.Nodes = []fingerprint.Node{a.readNode(ctx)}
-		return nil
+		node, err := a.ownNode(ctx)
+		a.fingerprint.Nodes = []fingerprint.Node{node}
+		return err
 	})
 	if err != nil {
 		return err

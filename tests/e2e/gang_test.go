@@ -139,3 +139,35 @@ func fingerprintOf(t *testing.T, r api.Run) fingerprint.Fingerprint {
 	}
 	return fp
 }
+
+// TestSharedServer: settings that differ in their rate alone are measured on one
+// server, in one step; each attempt says which place in its life it had, and that
+// the prefix cache was emptied before it.
+func TestSharedServer(t *testing.T) {
+	file := simSweep(t, "shared", 1, "[20/s, 25/s, 30/s]", "500ms")
+	file = strings.Replace(file, `"--slots", "64"]}`, `"--slots", "64", "--prefix-cache-tokens", "4096"], server_life: shared}`, 1)
+	id := env.submit(t, file)
+	env.settle(t, id)
+	runs := env.runs(t, id)
+	if len(runs) != 3 {
+		t.Fatalf("%d runs, want 3", len(runs))
+	}
+	positions := map[int]string{}
+	for _, r := range runs {
+		wantMeasured(t, r)
+		text := env.must(t, "psql", "-AtX", "-c", "select fingerprint from result where run_id = "+strconv.FormatInt(r.ID, 10)+" order by attempt_id limit 1")
+		var fp fingerprint.Fingerprint
+		if err := json.Unmarshal([]byte(text), &fp); err != nil {
+			t.Fatalf("fingerprint %q: %v", text, err)
+		}
+		life := fp.Engine.Life
+		if life.Kind != "shared" || life.Cache != "reset" {
+			t.Errorf("run %d: life %+v", r.ID, life)
+		}
+		positions[life.Position] = life.Started
+	}
+	if len(positions) != 3 || positions[0] != positions[1] || positions[1] != positions[2] {
+		t.Errorf("started by position: %v, want one server with positions 0 to 2", positions)
+	}
+	noEngineLeft(t)
+}
