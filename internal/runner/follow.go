@@ -41,7 +41,7 @@ func (a *attempt) follow(ctx context.Context, stderr io.Writer) lifecycle.ExitCl
 		return lifecycle.ExitInternal
 	}
 	w := &follower{attempt: a, prepared: a.prepare(ctx)}
-	defer func() {
+	defer func() { //nolint:contextcheck // it must be done whatever was cancelled
 		if err := w.tearDown(); err != nil {
 			a.log.Error("tear-down", "error", err)
 		}
@@ -107,7 +107,7 @@ func (w *follower) do(ctx context.Context, verb string, in json.RawMessage) (out
 	case verbAgain:
 		return w.report(ctx, w.readAgain), nil
 	case verbStop:
-		return w.stop(), nil
+		return w.stop(), nil //nolint:contextcheck // it must be done whatever was cancelled
 	}
 	return nil, fmt.Errorf("%q is not understood", verb)
 }

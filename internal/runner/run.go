@@ -157,7 +157,7 @@ func execute(ctx context.Context, p place, j job, stderr io.Writer) lifecycle.Ex
 		}
 	}
 	if server != nil {
-		if err := server.tearDown(); err != nil {
+		if err := server.tearDown(); err != nil { //nolint:contextcheck // it must be done whatever was cancelled
 			fmt.Fprintf(stderr, "sbench-runner run: tear-down: %v\n", err)
 			class = lifecycle.ExitInternal
 		}
@@ -174,7 +174,7 @@ func (a *attempt) execute(ctx context.Context, stop func(lifecycle.ExitClass, er
 	spec, run, j := a.spec, a.run, a.job
 	var err error
 	if a.writer, err = seal.Create(batch.AttemptDir(spec.AttemptsDir, run.ID, j.id, j.restart)); err != nil {
-		a.abandonServer(stderr)
+		a.abandonServer(stderr) //nolint:contextcheck // it must be done whatever was cancelled
 		if errors.Is(err, seal.ErrSealed) {
 			return stop(sealedAs(spec.AttemptsDir, run.ID, j), err)
 		}
@@ -222,7 +222,7 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 	} else if a.supervisor, err = proc.New(); err != nil {
 		return fail(lifecycle.ExitInternal, "", err)
 	}
-	defer func() {
+	defer func() { //nolint:contextcheck // it must be done whatever was cancelled
 		if p := recover(); p != nil {
 			a.log.Error("panic", "value", p, "stack", string(debug.Stack()))
 			err = fail(lifecycle.ExitInternal, "panic", fmt.Errorf("panic: %v", p))

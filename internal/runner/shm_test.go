@@ -90,7 +90,7 @@ func TestShmList(t *testing.T) {
 	if code != 1 || !strings.Contains(out, "shared memory "+left) || strings.Contains(out, replaced) {
 		t.Errorf("exit status %d\n%s", code, out)
 	}
-	removed, err := cleanUp([]string{scratch}, nil, os.Getuid())
+	removed, err := cleanUp(t.Context(), []string{scratch}, nil, os.Getuid())
 	if err != nil || !slices.Contains(removed, "shared memory "+left) || len(removed) != 2 {
 		t.Errorf("removed %q, %v", removed, err)
 	}

@@ -152,22 +152,23 @@ func TestSharedServer(t *testing.T) {
 	if len(runs) != 3 {
 		t.Fatalf("%d runs, want 3", len(runs))
 	}
-	positions := map[int]string{}
+	positions, servers := map[int]bool{}, map[string]bool{}
 	for _, r := range runs {
 		wantMeasured(t, r)
-		text := env.must(t, "psql", "-AtX", "-c", "select fingerprint from result where run_id = "+strconv.FormatInt(r.ID, 10)+" order by attempt_id limit 1")
-		var fp fingerprint.Fingerprint
-		if err := json.Unmarshal([]byte(text), &fp); err != nil {
-			t.Fatalf("fingerprint %q: %v", text, err)
+		if len(r.Attempts) != 1 || r.State != "complete" {
+			continue // the machine was too busy: it was measured again, on another server
 		}
-		life := fp.Engine.Life
+		life := fingerprintOf(t, r).Engine.Life
 		if life.Kind != "shared" || life.Cache != "reset" {
 			t.Errorf("run %d: life %+v", r.ID, life)
 		}
-		positions[life.Position] = life.Started
+		if positions[life.Position] {
+			t.Errorf("two runs have position %d", life.Position)
+		}
+		positions[life.Position], servers[life.Started] = true, true
 	}
-	if len(positions) != 3 || positions[0] != positions[1] || positions[1] != positions[2] {
-		t.Errorf("started by position: %v, want one server with positions 0 to 2", positions)
+	if len(servers) > 1 {
+		t.Errorf("started at %v, want one server; positions %v", servers, positions)
 	}
 	noEngineLeft(t)
 }
