@@ -35,6 +35,7 @@ type truthConfig struct {
 	Streams int
 	Output  int
 	Seconds float64
+	Round   int // each has requests, and names of them, of its own
 }
 
 // stream is what one client saw of one stream: CLOCK_MONOTONIC, ns.
@@ -62,7 +63,7 @@ func truthOursRole(raw json.RawMessage) (any, error) {
 	w.Arrival = setting.Arrival{Process: setting.ProcessClosed, Concurrency: c.Streams}
 	w.Input = setting.Lengths{Distribution: setting.DistConstant, Value: 16}
 	w.Output = setting.Lengths{Distribution: setting.DistConstant, Value: c.Output}
-	w.Warmup, w.Ramp, w.Duration, w.Drain, w.Seed = time.Second, time.Second, time.Duration(c.Seconds*1e9), 30*time.Second, 9
+	w.Warmup, w.Ramp, w.Duration, w.Drain, w.Seed = time.Second, time.Second, time.Duration(c.Seconds*1e9), 30*time.Second, int64(9+c.Round)
 	plan, err := workload.New(w, 0, workload.Options{})
 	if err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func truthBareRole(raw json.RawMessage) (any, error) {
 			buf := make([]byte, 32<<10)
 			time.Sleep(time.Duration(i) * time.Second / time.Duration(c.Streams)) // not all at once
 			for n := 0; time.Now().Before(stop); n++ {
-				one := stream{ID: fmt.Sprintf("bare-%d-%d", i, n)}
+				one := stream{ID: fmt.Sprintf("bare-%d-%d-%d", c.Round, i, n)}
 				text := fmt.Sprintf(`{"prompt":"one two six ten one two six ten one two six ten one two six ten","max_tokens":%d,"ignore_eos":true,"stream":true}`, c.Output)
 				req, err := http.NewRequest(http.MethodPost, "http://"+c.Address+"/v1/completions", strings.NewReader(text))
 				if err != nil {
@@ -275,7 +276,7 @@ func TestTruth_SimulatedEngine(t *testing.T) {
 		address, end := simulated(t, streams)
 		c := truthConfig{Address: address, Streams: streams, Output: 40, Seconds: 6}
 		var ours, bare []seen
-		for range rounds {
+		for c.Round = range rounds {
 			ours = append(ours, do[seen](t, "truth-ours", c))
 			bare = append(bare, do[seen](t, "truth-bare", c))
 		}

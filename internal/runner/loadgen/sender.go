@@ -31,6 +31,7 @@ type sender struct {
 
 	realtime bool
 	inTime   int // requests in time since it was behind
+	unrested int // requests since it slept last
 }
 
 // dueHeap is a heap of exchanges by due time.
@@ -160,7 +161,9 @@ func (s *sender) run() {
 		}
 		s.pace(now - x.due)
 		s.desk.render(x)
-		s.until(x.due)
+		if s.until(x.due) {
+			s.unrested = 0
+		}
 		s.taken(x)
 		s.desk.dispatch(x)
 	}
@@ -170,14 +173,19 @@ func (s *sender) run() {
 
 const (
 	// behind is how late a request must be for the sender to give up its real-time
-	// class, and punctual how many in time win it back.
+	// class, if it has sent restless ones without sleeping: what one pause of the
+	// machine left behind is sent sooner with it. punctual in time win it back.
 	behind   = 5_000_000
+	restless = 64
 	punctual = 200
 )
 
 // pace takes note of how late the next request is.
 func (s *sender) pace(late int64) {
+	s.unrested++
 	switch {
+	case late > behind && s.unrested <= restless:
+		s.inTime = 0
 	case late > behind:
 		s.inTime = 0
 		if s.realtime {
@@ -225,6 +233,7 @@ func (s *sender) admitted(x *exchange, now int64) bool {
 
 // sleep waits that long, or until something becomes due.
 func (s *sender) sleep(ns int64) {
+	s.unrested = 0
 	timeout := unix.NsecToTimespec(ns)
 	fds := [1]unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}}
 	if n, err := unix.Ppoll(fds[:], &timeout, nil); err == nil && n > 0 {
@@ -234,13 +243,15 @@ func (s *sender) sleep(ns int64) {
 }
 
 // until returns at the deadline: it sleeps without telling the runtime, whose
-// processor it keeps, and spins through the last stretch if it was given a core.
-func (s *sender) until(deadline int64) {
+// processor it keeps, and spins through the last stretch if it was given a core. It
+// returns whether there was anything to wait for.
+func (s *sender) until(deadline int64) (waited bool) {
 	for {
 		rest := deadline - s.r.now()
 		if rest <= 0 {
-			return
+			return waited
 		}
+		waited = true
 		if rest > s.r.spin {
 			nap(rest - s.r.spin)
 		}
