@@ -192,7 +192,13 @@ type row map[string]any
 // encodeRows writes flat rows. A required column without a value, and a value
 // without a column, are faults of this package.
 func encodeRows(w io.Writer, name string, columns []column, rows []row) error {
-	pw := parquet.NewWriter(w, append(options(), schemaOf(name, columns))...)
+	all := append(options(), schemaOf(name, columns))
+	for _, c := range columns {
+		if c.kind == kindJSON || c.kind == kindBytes {
+			all = append(all, parquet.SkipPageBounds(c.name))
+		}
+	}
+	pw := parquet.NewWriter(w, all...)
 	for _, r := range rows {
 		values := make(parquet.Row, 0, len(columns))
 		used := 0
@@ -250,78 +256,85 @@ func valueOf(c column, v any) (parquet.Value, error) {
 	return parquet.ValueOf(v), nil
 }
 
-// decodeRows reads flat rows by the names of the columns that this build knows.
-// A column that the file lacks, because it is of an earlier version, is nil; one
-// of another kind is an error.
-func decodeRows(r io.ReaderAt, size int64, columns []column) (rows []row, err error) {
-	defer recovered(&err)
-	f, err := open(r, size)
+// decodeRows reads flat rows, of the columns that the file has. A file of rows of
+// another kind is an error.
+func decodeRows(r io.ReaderAt, size int64, columns []column) ([]row, error) {
+	content, err := readAll(r, size)
 	if err != nil {
 		return nil, err
 	}
-	known := map[int]column{}
-	for _, c := range columns {
-		leaf, ok := f.Schema().Lookup(c.name)
-		if !ok && slices.Contains(keyColumns(), c) {
+	f, err := openColumns(content)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range keyColumns() {
+		if f.leaf(c.name) < 0 {
 			return nil, fmt.Errorf("column %s is missing", c.name)
 		}
-		if !ok {
+	}
+	if err := f.budget.take(f.rows * int64(len(columns)) * flatValue); err != nil {
+		return nil, err
+	}
+	rows := make([]row, f.rows)
+	for i := range rows {
+		rows[i] = make(row, len(columns))
+	}
+	for _, c := range columns {
+		at := f.leaf(c.name)
+		if at < 0 {
 			continue
 		}
-		if leaf.Node.Repeated() || leaf.Node.Type().Kind() != c.node().Type().Kind() {
+		if l := f.leaves[at]; l.maxRep > 0 || l.maxDef > 1 || l.kind != c.physical() {
 			return nil, fmt.Errorf("column %s is not of the kind it should be", c.name)
 		}
-		known[leaf.ColumnIndex] = c
-	}
-	for _, g := range f.RowGroups() {
-		if rows, err = readGroup(g, known, rows); err != nil {
-			return nil, err
+		rest := rows
+		for _, g := range f.groups {
+			v, err := f.column(g, at)
+			if err != nil {
+				return nil, err
+			}
+			c.fill(rest[:g.rows], &v)
+			rest = rest[g.rows:]
 		}
-	}
-	if int64(len(rows)) != f.NumRows() {
-		return nil, fmt.Errorf("%d rows of %d: %w", len(rows), f.NumRows(), io.ErrUnexpectedEOF)
 	}
 	return rows, nil
 }
 
-func readGroup(g parquet.RowGroup, known map[int]column, rows []row) ([]row, error) {
-	reader := g.Rows()
-	defer reader.Close()
-	buffer := make([]parquet.Row, 1)
-	for {
-		n, err := reader.ReadRows(buffer)
-		if n > 0 {
-			r := row{}
-			for _, v := range buffer[0] {
-				if c, ok := known[v.Column()]; ok && !v.IsNull() {
-					r[c.name] = goValue(c, v)
-				}
-			}
-			rows = append(rows, r)
-		}
-		if errors.Is(err, io.EOF) {
-			return rows, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return nil, io.ErrNoProgress
-		}
-	}
-}
+// flatValue is what a value of a flat row takes in memory, roughly, in bytes.
+const flatValue = 64
 
-func goValue(c column, v parquet.Value) any {
+func (c column) physical() physical {
 	switch c.kind {
 	case kindInt, kindTime:
-		return v.Int64()
+		return physicalInt64
 	case kindFloat:
-		return v.Double()
+		return physicalDouble
 	case kindBool:
-		return v.Boolean()
-	case kindJSON, kindBytes:
-		return slices.Clone(v.ByteArray())
-	case kindString:
+		return physicalBool
+	case kindString, kindJSON, kindBytes:
 	}
-	return string(v.ByteArray())
+	return physicalBytes
+}
+
+// fill gives the rows of a group their values of a column.
+func (c column) fill(rows []row, v *values) {
+	next := 0
+	for i := range rows {
+		if v.def != nil && v.def[i] == 0 {
+			continue
+		}
+		switch c.kind {
+		case kindInt, kindTime:
+			rows[i][c.name] = v.ints[next]
+		case kindFloat:
+			rows[i][c.name] = v.floats[next]
+		case kindBool:
+			rows[i][c.name] = v.bools[next]
+		case kindJSON, kindBytes:
+			rows[i][c.name] = []byte(v.texts[next])
+		case kindString:
+			rows[i][c.name] = v.texts[next]
+		}
+		next++
+	}
 }

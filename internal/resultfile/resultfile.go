@@ -1,15 +1,16 @@
 // Package resultfile is the Parquet form of an attempt: the four kinds of rows,
 // each carrying the key of its attempt and the hardware class, so that a file
 // says by itself what it is. It promises that what Encode wrote Decode returns,
-// and that a damaged file is an error, never a panic. Null is a nil pointer.
+// and that a damaged or hostile file is an error: never a panic, and never more
+// memory than its size justifies. It refuses encodings that no runner writes.
+// Null is a nil pointer.
 package resultfile
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/parquet-go/parquet-go"
@@ -85,26 +86,42 @@ func EncodeLoad(w io.Writer, a result.Attempt, requests []result.Request, l Load
 }
 
 // DecodeLoad reads what EncodeLoad wrote; nil where the file has no Load.
-func DecodeLoad(r io.ReaderAt, size int64) (l *Load, err error) {
-	defer recovered(&err)
-	f, err := open(r, size)
+func DecodeLoad(r io.ReaderAt, size int64) (*Load, error) {
+	content, err := readAll(r, size)
 	if err != nil {
 		return nil, fmt.Errorf("decode load: %w", err)
 	}
-	text, ok := f.Lookup(loadKey)
+	f, err := parseFooter(content)
+	if err != nil {
+		return nil, fmt.Errorf("decode load: %w", err)
+	}
+	text, ok := f.notes[loadKey]
 	if !ok {
 		return nil, nil
 	}
-	l = &Load{}
-	if err := json.Unmarshal([]byte(text), l); err != nil {
+	l := &Load{}
+	if err := json.Unmarshal(text, l); err != nil {
 		return nil, fmt.Errorf("decode load: %w", err)
 	}
 	return l, nil
 }
 
-// DecodeRequests reads them back.
+// DecodeRequests reads them back. Reading is bounded: see ErrBounds.
 func DecodeRequests(r io.ReaderAt, size int64) ([]result.Request, error) {
-	requests, err := decode[result.Request](r, size)
+	requests, err := decode(r, size, requestBindings(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("decode requests: %w", err)
+	}
+	return requests, nil
+}
+
+// DecodeRequestTimes reads what a percentile over requests needs: outcomes,
+// times, token counts and events. The other fields are zero.
+func DecodeRequestTimes(content []byte) ([]result.Request, error) {
+	requests, err := decodeContent(content, requestBindings(), func(name string) bool {
+		return strings.HasPrefix(name, "t_") || strings.HasSuffix(name, "_tokens") || strings.HasPrefix(name, "tokens_") ||
+			slices.Contains([]string{"window", "phase", "outcome", eventTimes, eventTokens}, name)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("decode requests: %w", err)
 	}
@@ -119,7 +136,7 @@ func EncodeTelemetry(w io.Writer, a result.Attempt, samples []result.Telemetry) 
 
 // DecodeTelemetry reads them back.
 func DecodeTelemetry(r io.ReaderAt, size int64) ([]result.Telemetry, error) {
-	samples, err := decode[result.Telemetry](r, size)
+	samples, err := decode(r, size, telemetryBindings(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("decode telemetry: %w", err)
 	}
@@ -151,88 +168,10 @@ func encode[T any](w io.Writer, n int, row func(int) T, more ...parquet.WriterOp
 func options() []parquet.WriterOption {
 	return []parquet.WriterOption{
 		parquet.Compression(&parquet.Zstd),
+		// The column index says the same, once. Of long values neither is kept: each
+		// bound would be a copy that is not compressed.
+		parquet.DataPageStatistics(false),
+		parquet.SkipPageBounds("detail"),
 		parquet.CreatedBy("sbench", result.MetricsVersion, ""),
-	}
-}
-
-// decode reads the columns of T by their names. T has no embedded structs: over
-// those the library (v0.32) reads null as a pointer to zero.
-func decode[T any](r io.ReaderAt, size int64) (rows []T, err error) {
-	defer recovered(&err)
-	f, err := open(r, size)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkColumns(f.Schema(), parquet.SchemaOf(new(T))); err != nil {
-		return nil, err
-	}
-	reader := parquet.NewGenericReader[T](f)
-	defer reader.Close()
-	for int64(len(rows)) < f.NumRows() {
-		batch := make([]T, min(chunk, f.NumRows()-int64(len(rows))))
-		n, err := reader.Read(batch)
-		rows = append(rows, batch[:n]...)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if n == 0 {
-			return nil, io.ErrNoProgress
-		}
-	}
-	if int64(len(rows)) != f.NumRows() {
-		return nil, fmt.Errorf("%d rows of %d: %w", len(rows), f.NumRows(), io.ErrUnexpectedEOF)
-	}
-	return rows, nil
-}
-
-// open checks what the library would believe: it allocates as much as the footer
-// says that it is long.
-func open(r io.ReaderAt, size int64) (*parquet.File, error) {
-	var tail [8]byte
-	if size < 12 {
-		return nil, errors.New("not a parquet file")
-	}
-	if _, err := r.ReadAt(tail[:], size-8); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	if footer := int64(binary.LittleEndian.Uint32(tail[:])); string(tail[4:]) != "PAR1" || footer > size-12 {
-		return nil, errors.New("not a parquet file, or cut")
-	}
-	f, err := parquet.OpenFile(r, size, parquet.SkipBloomFilters(true))
-	if err != nil {
-		return nil, err
-	}
-	if rows := f.NumRows(); rows < 0 || rows > 1000+4*size {
-		// Rows differ in their times, so that not even the best compression gets
-		// far below a byte each.
-		return nil, fmt.Errorf("%d bytes cannot hold %d rows", size, rows)
-	}
-	return f, nil
-}
-
-// checkColumns refuses files of another kind of row, which would be read as
-// zeros. A column that is optional may be missing.
-func checkColumns(file, want *parquet.Schema) error {
-	for _, path := range want.Columns() {
-		w, _ := want.Lookup(path...)
-		got, ok := file.Lookup(path...)
-		switch {
-		case !ok && w.Node.Optional():
-		case !ok:
-			return fmt.Errorf("column %s is missing", strings.Join(path, "."))
-		case got.Node.Type().Kind() != w.Node.Type().Kind():
-			return fmt.Errorf("column %s is of another type", strings.Join(path, "."))
-		}
-	}
-	return nil
-}
-
-// recovered turns the library's panic over a damaged file into an error.
-func recovered(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("damaged parquet file: %v", p)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/parquet-go/parquet-go"
 	"pgregory.net/rapid"
 
 	"sbench/internal/result"
@@ -56,7 +57,7 @@ func TestTelemetry_RoundTrip(t *testing.T) {
 	if diff := cmp.Diff(samples, got); diff != "" {
 		t.Errorf("(-wrote +read):\n%s", diff)
 	}
-	keys, err := decode[Key](bytes.NewReader(b.Bytes()), int64(b.Len()))
+	keys, err := parquet.Read[Key](bytes.NewReader(b.Bytes()), int64(b.Len()))
 	if err != nil {
 		t.Fatal(err)
 	}
