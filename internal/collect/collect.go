@@ -12,8 +12,11 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"sbench/internal/seal"
 	"sbench/internal/store"
@@ -28,8 +31,9 @@ type Options struct {
 	LateEvery, LateWindow time.Duration
 	// Workers verify and decode attempts side by side.
 	Workers int
-	// Batch is how many attempts go into one transaction.
-	Batch int
+	// Batch is how many attempts go into one transaction, and Writers how many
+	// transactions are under way while the next attempts are verified.
+	Batch, Writers int
 	// Limits bound what is accepted of one attempt; UID is set by the collector.
 	Limits seal.Limits
 	// DecodeBytes bounds each file that is read into memory.
@@ -55,7 +59,7 @@ const (
 func DefaultOptions() Options {
 	return Options{
 		Interval: 2 * time.Second, LateEvery: time.Minute, LateWindow: 24 * time.Hour,
-		Workers: max(2, runtime.NumCPU()), Batch: 64, Limits: seal.DefaultLimits(), DecodeBytes: 512 << 20, Settle: 256,
+		Workers: max(2, runtime.NumCPU()), Batch: 256, Writers: 2, Limits: seal.DefaultLimits(), DecodeBytes: 512 << 20, Settle: 256,
 	}
 }
 
@@ -66,6 +70,7 @@ type Collector struct {
 	options Options
 	now     func() time.Time
 
+	mu      sync.Mutex         // of refused, while chunks are stored side by side
 	refused map[string]refusal // by folder: when to look again
 	names   map[string]listing // of attempts folders
 	lateAt  time.Time
@@ -198,30 +203,47 @@ func (c *Collector) ingest(ctx context.Context, report *Report) error {
 	if err != nil {
 		return err
 	}
-	for start := 0; start < len(folders); start += c.options.Batch {
-		c.options.Failpoint(FailFound)
-		chunk := folders[start:min(start+c.options.Batch, len(folders))]
-		if err := c.ingestChunk(ctx, chunk, report); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.ingestAll(ctx, folders, report)
 }
 
-// ingestChunk verifies folders side by side and stores the good ones in one
-// transaction; where the database refuses them together, one by one, so that one
-// bad attempt does not hold up the others.
-func (c *Collector) ingestChunk(ctx context.Context, folders []folder, report *Report) error {
-	verdicts := c.verifyAll(ctx, folders)
-	if err := ctx.Err(); err != nil {
+// ingestAll verifies the folders chunk by chunk, and stores a chunk while the
+// next ones are verified. Memory holds a few chunks, however many there are.
+func (c *Collector) ingestAll(ctx context.Context, folders []folder, report *Report) error {
+	var mu sync.Mutex // of report
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(max(1, c.options.Writers))
+	for chunk := range slices.Chunk(folders, c.options.Batch) {
+		c.options.Failpoint(FailFound)
+		verdicts := c.verifyAll(within, chunk)
+		if within.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			done, err := c.storeChunk(within, chunk, verdicts)
+			mu.Lock()
+			defer mu.Unlock()
+			report.Ingested += done.Ingested
+			report.Refused += done.Refused
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
 		return err
 	}
+	return ctx.Err()
+}
+
+// storeChunk stores the good ones of a chunk in one transaction; where the
+// database refuses them together, one by one, so that one bad attempt does not
+// hold up the others.
+func (c *Collector) storeChunk(ctx context.Context, folders []folder, verdicts []verdict) (Report, error) {
+	var report Report
 	var good []store.Sealed
 	var of []folder
 	for i, v := range verdicts {
 		if v.err != nil {
 			if err := c.refuse(ctx, folders[i], v.err); err != nil {
-				return err
+				return report, err
 			}
 			report.Refused++
 			continue
@@ -229,13 +251,13 @@ func (c *Collector) ingestChunk(ctx context.Context, folders []folder, report *R
 		good, of = append(good, v.sealed), append(of, folders[i])
 	}
 	if len(good) == 0 {
-		return nil
+		return report, nil
 	}
 	c.options.Failpoint(FailVerified)
 	added, err := c.take(ctx, good, of)
 	report.Ingested += added
 	if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) || len(good) == 1 && !refusedByDatabase(err) {
-		return err
+		return report, err
 	}
 	for i := range good {
 		added, err := c.take(ctx, good[i:i+1], of[i:i+1])
@@ -243,15 +265,15 @@ func (c *Collector) ingestChunk(ctx context.Context, folders []folder, report *R
 		switch {
 		case err == nil:
 		case !refusedByDatabase(err):
-			return err
+			return report, err
 		default:
 			if err := c.refuse(ctx, of[i], fault{kindUnreadable, err}); err != nil {
-				return err
+				return report, err
 			}
 			report.Refused++
 		}
 	}
-	return nil
+	return report, nil
 }
 
 func (c *Collector) take(ctx context.Context, sealed []store.Sealed, of []folder) (int, error) {
@@ -260,9 +282,11 @@ func (c *Collector) take(ctx context.Context, sealed []store.Sealed, of []folder
 		return 0, err
 	}
 	c.options.Failpoint(FailStored)
+	c.mu.Lock()
 	for _, f := range of {
 		delete(c.refused, f.dir)
 	}
+	c.mu.Unlock()
 	for _, j := range judged {
 		if j.From != j.To {
 			c.log.Info("run", "run", j.RunID, "from", string(j.From), "to", string(j.To), "reason", j.Verdict.Reason)

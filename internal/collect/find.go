@@ -152,17 +152,25 @@ func (c *Collector) putOff(dir string) bool {
 	return ok && c.now().Before(r.next) && mark(dir) == r.mark
 }
 
-// refuse reports a folder and puts it off.
-func (c *Collector) refuse(ctx context.Context, f folder, err error) error {
-	r := c.refused[f.dir]
-	seen := mark(f.dir)
+// postpone notes that a folder was refused and when to look again.
+func (c *Collector) postpone(dir string) refusal {
+	seen := mark(dir)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.refused[dir]
 	if r.mark != seen {
 		r = refusal{mark: seen}
 	}
 	pause := min(longestPause, firstPause<<min(r.tries, 20))
 	r.tries++
 	r.next = c.now().Add(pause)
-	c.refused[f.dir] = r
+	c.refused[dir] = r
+	return r
+}
+
+// refuse reports a folder and puts it off.
+func (c *Collector) refuse(ctx context.Context, f folder, err error) error {
+	r := c.postpone(f.dir)
 	if errors.Is(err, seal.ErrUnsealed) && r.tries < unsealedTries {
 		return nil
 	}
@@ -179,7 +187,7 @@ func (c *Collector) refuse(ctx context.Context, f folder, err error) error {
 	if r.tries == 1 || errors.Is(err, seal.ErrUnsealed) && r.tries == unsealedTries {
 		c.log.Warn("refused attempt", "run", f.runID, "dir", f.dir, "kind", kind, "error", err)
 	}
-	return c.store.Reject(ctx, store.Rejected{Dir: f.dir, RunID: f.runID, Kind: kind, Reason: printable(err.Error(), maxReason), Mark: seen})
+	return c.store.Reject(ctx, store.Rejected{Dir: f.dir, RunID: f.runID, Kind: kind, Reason: printable(err.Error(), maxReason), Mark: r.mark})
 }
 
 // mark changes when the folder or its manifest does.

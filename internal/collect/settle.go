@@ -1,7 +1,6 @@
 package collect
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -135,5 +134,5 @@ func (c *Collector) requests(v *store.ValidResult) ([]result.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resultfile.DecodeRequests(bytes.NewReader(content), int64(len(content)))
+	return resultfile.DecodeRequestTimes(content)
 }

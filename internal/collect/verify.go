@@ -165,15 +165,13 @@ func decode(out *store.Sealed, m result.Manifest, read map[string][]byte) error 
 			return refuse("measured, but %s is missing", name)
 		}
 	}
-	file := bytes.NewReader(read[result.ResultFile])
-	r, err := resultfile.DecodeResult(file, file.Size())
+	r, err := resultfile.DecodeResultNumbers(read[result.ResultFile])
 	if err != nil {
-		return fault{kindUnreadable, err}
+		return undecodable(err)
 	}
-	file = bytes.NewReader(read[result.WindowFile])
-	windows, err := resultfile.DecodeWindows(file, file.Size())
+	windows, err := resultfile.DecodeWindowNumbers(read[result.WindowFile])
 	if err != nil {
-		return fault{kindUnreadable, err}
+		return undecodable(err)
 	}
 	switch a, b := resultfile.KeyOf(m.Attempt), resultfile.KeyOf(r.Attempt); {
 	case a != b:
@@ -209,6 +207,15 @@ func decode(out *store.Sealed, m result.Manifest, read map[string][]byte) error 
 	out.ImageDigest, out.Flags = resolvedFlags(r.Fingerprint)
 	out.Result, out.Windows = &r, windows
 	return nil
+}
+
+// undecodable is the fault of a file that its digest vouches for and that cannot
+// be read: what unpacks without end was made to do harm.
+func undecodable(err error) error {
+	if errors.Is(err, resultfile.ErrBounds) {
+		return fault{kindHostile, err}
+	}
+	return fault{kindUnreadable, err}
 }
 
 // checkMetrics refuses names that are not in the table and values that are no

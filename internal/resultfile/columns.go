@@ -258,11 +258,7 @@ func valueOf(c column, v any) (parquet.Value, error) {
 
 // decodeRows reads flat rows, of the columns that the file has. A file of rows of
 // another kind is an error.
-func decodeRows(r io.ReaderAt, size int64, columns []column) ([]row, error) {
-	content, err := readAll(r, size)
-	if err != nil {
-		return nil, err
-	}
+func decodeRows(content []byte, columns []column) ([]row, error) {
 	f, err := openColumns(content)
 	if err != nil {
 		return nil, err

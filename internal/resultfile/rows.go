@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,30 @@ func EncodeResult(w io.Writer, r result.Result) error {
 // DecodeResult reads it back. Axes hold what setting.Axis.Value gives, except
 // that stages, bins and pairs are as encoding/json decodes them.
 func DecodeResult(r io.ReaderAt, size int64) (result.Result, error) {
-	rows, err := decodeRows(r, size, resultColumns())
+	content, err := readAll(r, size)
+	if err != nil {
+		return result.Result{}, fmt.Errorf("decode result: %w", err)
+	}
+	return decodeResult(content, resultColumns(), true)
+}
+
+// DecodeResultNumbers is DecodeResult without axes, checks and histograms, which
+// the database has from elsewhere or not at all.
+func DecodeResultNumbers(content []byte) (result.Result, error) {
+	return decodeResult(content, numbersOf(resultColumns()), false)
+}
+
+// numbersOf leaves out the columns of axes, checks and histograms.
+func numbersOf(columns []column) []column {
+	axis := map[string]bool{"checks": true}
+	for _, a := range axes() {
+		axis[a.Column] = true
+	}
+	return slices.DeleteFunc(columns, func(c column) bool { return axis[c.name] || strings.HasPrefix(c.name, histogramPrefix) })
+}
+
+func decodeResult(content []byte, columns []column, whole bool) (result.Result, error) {
+	rows, err := decodeRows(content, columns)
 	if err == nil && len(rows) != 1 {
 		err = fmt.Errorf("%d rows, want one", len(rows))
 	}
@@ -55,11 +79,14 @@ func DecodeResult(r io.ReaderAt, size int64) (result.Result, error) {
 	out := result.Result{
 		Attempt: in.attempt(), Valid: in.bool("valid"), EnvVerified: in.bool("env_verified"),
 		Findings: in.list("findings"), MetricsVersion: in.string("metrics_version"), PlanHash: in.string("plan_hash"),
-		Axes: map[string]any{}, Fingerprint: in.json("fingerprint"),
+		Fingerprint: in.json("fingerprint"),
 	}
-	in.unmarshal("checks", &out.Checks)
-	for _, a := range axes() {
-		out.Axes[a.Key] = in.axis(a)
+	if whole {
+		in.unmarshal("checks", &out.Checks)
+		out.Axes = map[string]any{}
+		for _, a := range axes() {
+			out.Axes[a.Key] = in.axis(a)
+		}
 	}
 	out.Metrics, out.NullReasons, out.Histograms = in.metrics()
 	if in.err != nil {
@@ -87,7 +114,20 @@ func EncodeWindows(w io.Writer, a result.Attempt, windows []result.Window) error
 
 // DecodeWindows reads them back.
 func DecodeWindows(r io.ReaderAt, size int64) ([]result.Window, error) {
-	rows, err := decodeRows(r, size, windowColumns())
+	content, err := readAll(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("decode windows: %w", err)
+	}
+	return decodeWindows(content, windowColumns())
+}
+
+// DecodeWindowNumbers is DecodeWindows without the histograms.
+func DecodeWindowNumbers(content []byte) ([]result.Window, error) {
+	return decodeWindows(content, numbersOf(windowColumns()))
+}
+
+func decodeWindows(content []byte, columns []column) ([]result.Window, error) {
+	rows, err := decodeRows(content, columns)
 	if err != nil {
 		return nil, fmt.Errorf("decode windows: %w", err)
 	}
