@@ -143,6 +143,11 @@ func (c *Client) SetSiteMode(ctx context.Context, name string, req SiteRequest) 
 	return call[Site](ctx, c, http.MethodPost, "/v1/sites/"+url.PathEscape(name)+"/mode", nil, req)
 }
 
+// RemoveFiles removes the files of a site's dead attempts whose retention is over.
+func (c *Client) RemoveFiles(ctx context.Context, name string, req RemoveFilesRequest) (RemovedFiles, error) {
+	return call[RemovedFiles](ctx, c, http.MethodPost, "/v1/sites/"+url.PathEscape(name)+"/gc", nil, req)
+}
+
 // Dead lists the dead-letter list, of one sweep where sweep is not 0.
 func (c *Client) Dead(ctx context.Context, sweep int64) ([]DeadRun, error) {
 	q := url.Values{}

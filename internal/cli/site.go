@@ -18,6 +18,44 @@ runs goes on; sbench cancel --all --site NAME ends that too.`),
 		newSiteModeCommand(a, "drain", "drain", "finish what is in Slurm, take nothing new", `New sweeps are refused and pending runs stay pending; what is already in Slurm
 is tracked and collected to its end.`),
 		newSiteModeCommand(a, "resume", "active", "feed the site again", `Undoes pause and drain.`))
+	cmd.AddCommand(newSiteGCCommand(a))
+	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
+	return cmd
+}
+
+func newSiteGCCommand(a *app) *cobra.Command {
+	var req api.RemoveFilesRequest
+	var t tableFlags
+	cmd := &cobra.Command{
+		Use: "gc SITE", Short: "remove files of attempts that count for nothing", Args: nArgs(1, 1, "SITE"),
+		Long: `Removes the files of attempts that were refused, failed or invalid, and what
+runners left that ended without sealing, once the site's retention is over. The
+daemon does the same every hour. Valid attempts, attempts that were not collected
+and whatever Slurm may still run are never touched; the rows of attempts stay.
+Operators only.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			removed, err := a.client().RemoveFiles(cmd.Context(), args[0], req)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return writeJSON(a.stdout, removed)
+			}
+			tab := newTable("RUN", "FOLDER", "ENDED", "WHY", "FILES", "BYTES")
+			for _, r := range removed.Attempts {
+				tab.add(r.RunID, r.Folder, r.ExitClass, r.Reason, r.Files, r.Bytes)
+			}
+			tab.print(a, t)
+			did := "removed"
+			if req.DryRun {
+				did = "would remove"
+			}
+			a.message("%s %d files of %d attempts, %d bytes", did, removed.Files, len(removed.Attempts), removed.Bytes)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, and remove nothing")
+	addTableFlags(cmd.Flags(), &t)
 	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
 	return cmd
 }

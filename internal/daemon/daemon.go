@@ -116,6 +116,7 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 	handler, err := web.New(web.Config{
 		Store: s, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), c.Operators), Sites: sites, Log: log, Now: time.Now,
 		Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
+		RemoveFiles: removeFiles(s, sites, log),
 	})
 	if err != nil {
 		return errors.Join(err, l.Close())

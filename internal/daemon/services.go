@@ -9,7 +9,9 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
+	"sbench/internal/api"
 	"sbench/internal/collect"
 	"sbench/internal/lifecycle"
 	"sbench/internal/site"
@@ -33,7 +35,7 @@ func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s
 	options := collect.DefaultOptions()
 	options.Failpoint = die
 	collector := collect.New(s, log.With("service", "collect"), options)
-	list := []service{{"collect", collector.Run}}
+	list := []service{{"collect", collector.Run}, {"files", keeper(s, sites, log, die).Run}}
 	for _, st := range sites {
 		cluster := clusters[st.Name]
 		submitter, err := submit.New(submit.Config{
@@ -74,6 +76,25 @@ func calls(clusters map[string]*slurm.Client) []web.SlurmCalls {
 		}
 	}
 	return list
+}
+
+// keeper looks after the files of ended attempts.
+func keeper(s *store.Store, sites []*site.Site, log *slog.Logger, die func(string)) *collect.Keeper {
+	return &collect.Keeper{Store: s, Sites: sites, Log: log.With("service", "files"), Now: time.Now, Failpoint: die}
+}
+
+// removeFiles answers the API's request. It is not fenced: removing what is
+// removed already does nothing.
+func removeFiles(s *store.Store, sites []*site.Site, log *slog.Logger) func(context.Context, *site.Site, bool) (api.RemovedFiles, error) {
+	k := keeper(s, sites, log, nil)
+	return func(ctx context.Context, st *site.Site, dry bool) (api.RemovedFiles, error) {
+		r, err := k.Remove(ctx, st, dry)
+		out := api.RemovedFiles{DryRun: dry, Attempts: make([]api.RemovedAttempt, len(r.Attempts)), Files: r.Files, Bytes: r.Bytes}
+		for i, a := range r.Attempts {
+			out.Attempts[i] = api.RemovedAttempt{RunID: a.RunID, Folder: a.Folder, ExitClass: a.ExitClass, Reason: a.Reason, Files: a.Files, Bytes: a.Bytes}
+		}
+		return out, err
+	}
 }
 
 // failpointEnv names a step at which the daemon kills itself: the fault tests

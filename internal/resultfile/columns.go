@@ -1,7 +1,6 @@
 package resultfile
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -189,42 +188,13 @@ func schemaOf(name string, columns []column) *parquet.Schema {
 // nil.
 type row map[string]any
 
-// encodeRows writes flat rows. A required column without a value, and a value
-// without a column, are faults of this package.
+// encodeRows writes a file of flat rows.
 func encodeRows(w io.Writer, name string, columns []column, rows []row) error {
-	all := append(options(), schemaOf(name, columns))
-	for _, c := range columns {
-		if c.kind == kindJSON || c.kind == kindBytes {
-			all = append(all, parquet.SkipPageBounds(c.name))
-		}
+	f := newFlatWriter(w, name, columns)
+	if err := f.write(rows); err != nil {
+		return err
 	}
-	pw := parquet.NewWriter(w, all...)
-	for _, r := range rows {
-		values := make(parquet.Row, 0, len(columns))
-		used := 0
-		for i, c := range columns {
-			v, given := r[c.name]
-			if given {
-				used++
-			}
-			value, err := valueOf(c, v)
-			if err != nil {
-				return fmt.Errorf("encode parquet: %w", err)
-			}
-			level := 0
-			if c.optional && !value.IsNull() {
-				level = 1
-			}
-			values = append(values, value.Level(0, level, i))
-		}
-		if used != len(r) {
-			return errors.New("encode parquet: a value has no column")
-		}
-		if _, err := pw.WriteRows([]parquet.Row{values}); err != nil {
-			return fmt.Errorf("encode parquet: %w", err)
-		}
-	}
-	if err := pw.Close(); err != nil {
+	if err := f.Close(); err != nil {
 		return fmt.Errorf("encode parquet: %w", err)
 	}
 	return nil

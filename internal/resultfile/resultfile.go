@@ -149,15 +149,8 @@ const chunk = 512
 
 func encode[T any](w io.Writer, n int, row func(int) T, more ...parquet.WriterOption) error {
 	pw := parquet.NewGenericWriter[T](w, append(options(), more...)...)
-	rows := make([]T, 0, min(n, chunk))
-	for i := range n {
-		rows = append(rows, row(i))
-		if len(rows) == chunk || i == n-1 {
-			if _, err := pw.Write(rows); err != nil {
-				return fmt.Errorf("encode parquet: %w", err)
-			}
-			rows = rows[:0]
-		}
+	if err := writeRows(pw, n, row); err != nil {
+		return err
 	}
 	if err := pw.Close(); err != nil {
 		return fmt.Errorf("encode parquet: %w", err)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -103,6 +104,9 @@ func Open(dir string, limits Limits) (*Sealed, error) {
 
 // Has reports whether the manifest vouches for the file.
 func (s *Sealed) Has(name string) bool { return s.files[name] != nil }
+
+// Vouches reports whether the manifest names exactly this file.
+func (s *Sealed) Vouches(f result.File) bool { return slices.Contains(s.Manifest.Files, f) }
 
 // Read returns the content of a file that the manifest vouches for, after
 // checking the digest of exactly these bytes.

@@ -34,6 +34,7 @@ func defaults() Site {
 		Engine:        Engine{Env: map[string]string{}, Hash: HashAlways, Clocks: Clocks{Method: batch.ClocksNone}},
 		Secrets:       map[string]string{},
 		PollInterval:  15 * time.Second,
+		Retention:     Retention{Failed: 30 * 24 * time.Hour, Unsealed: 7 * 24 * time.Hour, Compact: 24 * time.Hour},
 	}
 }
 
@@ -134,6 +135,11 @@ func (l *loader) top(root *strictyaml.Node) {
 			})},
 		})},
 		{Key: "secrets", Read: l.secrets},
+		{Key: "retention", Read: l.block([]strictyaml.Field{
+			{Key: "failed", Read: l.duration(&s.Retention.Failed, 0, 100*365*24*time.Hour)},
+			{Key: "unsealed", Read: l.duration(&s.Retention.Unsealed, 0, 100*365*24*time.Hour)},
+			{Key: "compact", Read: l.duration(&s.Retention.Compact, 0, 365*24*time.Hour)},
+		})},
 	})
 }
 

@@ -36,6 +36,18 @@ type Site struct {
 	// value: absolute, mode 0600, never copied into a spool, log or database.
 	Secrets      map[string]string `json:"secrets"`
 	PollInterval time.Duration     `json:"poll_interval"` // between two looks at squeue and sacct
+	Retention    Retention         `json:"retention"`
+}
+
+// Retention says how long the files of attempts stay. What is valid stays for ever.
+type Retention struct {
+	// Failed is for attempts that count for nothing: refused, failed or invalid. 0
+	// keeps them.
+	Failed time.Duration `json:"failed"`
+	// Unsealed is for what runners left behind that ended without sealing. 0 keeps it.
+	Unsealed time.Duration `json:"unsealed"`
+	// Compact is how long after a day its attempts go into the dataset. 0 makes none.
+	Compact time.Duration `json:"compact"`
 }
 
 // Slurm says how Slurm's programs are called.
@@ -212,6 +224,10 @@ func (s *Site) BinDir(sha256 string) string { return path.Join(s.Paths.Spool, "b
 
 // AttemptsDir is where attempts are sealed: <results>/attempts.
 func (s *Site) AttemptsDir() string { return path.Join(s.Paths.Results, "attempts") }
+
+// DatasetDir is where compacted results lie: <results>/dataset. It and the
+// attempts never lie under one glob.
+func (s *Site) DatasetDir() string { return path.Join(s.Paths.Results, "dataset") }
 
 // PartitionFor is the partition of a kind of hardware; "" leaves it to Slurm.
 func (s *Site) PartitionFor(hardware string) string {

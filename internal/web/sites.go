@@ -74,3 +74,26 @@ func (s *server) setSiteMode(r *http.Request, who auth.Identity) (any, error) {
 	s.Log.WarnContext(r.Context(), "site mode changed", "site", st.Name, "mode", req.Mode, "user", who.User, "reason", req.Reason)
 	return siteOf(st, m), nil
 }
+
+func (s *server) removeFiles(r *http.Request, who auth.Identity) (any, error) {
+	var req api.RemoveFilesRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	if !who.Operator {
+		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators remove the files of attempts", who.User)}
+	}
+	st, err := s.site(r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	if s.RemoveFiles == nil {
+		return nil, &api.Problem{Code: api.CodeRefused, Message: "this daemon removes no files"}
+	}
+	removed, err := s.RemoveFiles(r.Context(), st, req.DryRun)
+	if err != nil {
+		return nil, err
+	}
+	s.Log.InfoContext(r.Context(), "files removed on request", "site", st.Name, "user", who.User, "dry_run", req.DryRun, "attempts", len(removed.Attempts), "bytes", removed.Bytes)
+	return removed, nil
+}

@@ -44,6 +44,9 @@ type Config struct {
 	// SlurmCalls returns how often each site's Slurm was asked since the start; nil
 	// leaves it out of the metrics.
 	SlurmCalls func() []SlurmCalls
+	// RemoveFiles removes the files of a site's dead attempts, or says in a dry run
+	// which they are; nil refuses.
+	RemoveFiles func(ctx context.Context, site *site.Site, dry bool) (api.RemovedFiles, error)
 	// Poll is the interval at which a followed log is looked at; 0 for a second.
 	Poll time.Duration
 }
@@ -89,6 +92,7 @@ func New(c Config) (http.Handler, error) {
 		"POST /v1/artefacts":            s.addArtefact,
 		"GET /v1/artefacts":             s.listArtefacts,
 		"GET /v1/artefacts/{digest}":    s.showArtefact,
+		"POST /v1/sites/{name}/gc":      s.removeFiles,
 
 		"POST /v1/artefacts/{digest}/accounts": s.restrictArtefact,
 		"POST /v1/dead/release":                s.releaseDead,
