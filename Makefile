@@ -75,6 +75,14 @@ fuzz: ## every fuzz target for FUZZTIME each
 bench: deps build ## the figures of docs/performance.md, one per line: name value target
 	@scripts/bench.sh
 
+.PHONY: bench-scale
+bench-scale: deps ## the daemon's figures under a night of 30,000 runs
+	@scripts/bench-scale.sh
+
+.PHONY: bench-year
+bench-year: deps ## the product's queries on a synthetic year of results
+	@scripts/bench-year.sh
+
 .PHONY: bench-load
 bench-load: build ## the figures of the load generator, beside bare programs in the same run
 	@scripts/bench-load.sh
