@@ -17,6 +17,9 @@ type SubmitRequest struct {
 	Options        Options `json:"options"`
 	// TestOnly plans and answers, and stores nothing.
 	TestOnly bool `json:"test_only"`
+	// SettingsDigest refuses a file that expands to other settings than those of
+	// the plan that named it; "" takes any.
+	SettingsDigest string `json:"settings_digest,omitempty"`
 }
 
 // Options are what the command line, the environment and #SBENCH lines say, in
@@ -84,9 +87,11 @@ type Plan struct {
 	Cluster       string `json:"cluster"`
 	HardwareClass string `json:"hardware_class"`
 	Settings      int    `json:"settings"`
-	Runs          int    `json:"runs"`
-	Tasks         int    `json:"tasks"`
-	Arrays        int    `json:"arrays"`
+	// SettingsDigest is of the settings' hashes in their order.
+	SettingsDigest string `json:"settings_digest"`
+	Runs           int    `json:"runs"`
+	Tasks          int    `json:"tasks"`
+	Arrays         int    `json:"arrays"`
 	// GPUHours is the forecast of held GPUs times hours: a setting with
 	// placement node holds all GPUs of its nodes.
 	GPUHours float64 `json:"gpu_hours"`

@@ -93,13 +93,18 @@ func (p *Peers) Identify(r *http.Request) (Identity, error) {
 	if c.err != nil {
 		return Identity{}, c.err
 	}
-	name, err := p.users.Name(r.Context(), c.uid)
+	return p.Of(r.Context(), c.uid)
+}
+
+// Of returns who a user is now, for work that is done in their name later.
+func (p *Peers) Of(ctx context.Context, uid int) (Identity, error) {
+	name, err := p.users.Name(ctx, uid)
 	if err != nil {
 		return Identity{}, err
 	}
 	return Identity{
-		UID:      c.uid,
+		UID:      uid,
 		User:     name,
-		Operator: c.uid == 0 || c.uid == p.self || slices.Contains(p.operators, name),
+		Operator: uid == 0 || uid == p.self || slices.Contains(p.operators, name),
 	}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.yaml.in/yaml/v3"
@@ -35,13 +36,16 @@ type Config struct {
 	// Operators may act on everybody's sweeps and on sites, as root and the
 	// daemon's own user may.
 	Operators []string `yaml:"operators"`
-	LogLevel  string   `yaml:"log_level"`  // debug, info, warn, error
-	LogFormat string   `yaml:"log_format"` // text, json
+	// TimeZone is of the schedules that name none: an IANA name; the machine's
+	// where it is known, else UTC.
+	TimeZone  string `yaml:"time_zone"`
+	LogLevel  string `yaml:"log_level"`  // debug, info, warn, error
+	LogFormat string `yaml:"log_format"` // text, json
 }
 
 // Default returns the configuration of an empty file.
 func Default() Config {
-	c := Config{Socket: api.DefaultSocket, LogLevel: "info", LogFormat: "text", Sites: []string{}, Operators: []string{}}
+	c := Config{Socket: api.DefaultSocket, LogLevel: "info", LogFormat: "text", TimeZone: localZone(), Sites: []string{}, Operators: []string{}}
 	if self, err := os.Executable(); err == nil {
 		// The programs are installed side by side.
 		c.Runner = filepath.Join(filepath.Dir(self), "sbench-runner")
@@ -50,6 +54,31 @@ func Default() Config {
 		}
 	}
 	return c
+}
+
+// localZone is the IANA name of the machine's time zone.
+func localZone() string {
+	const zones = "/zoneinfo/"
+	for _, name := range []func() (string, error){
+		func() (string, error) { return os.Getenv("TZ"), nil },
+		func() (string, error) {
+			target, err := filepath.EvalSymlinks("/etc/localtime")
+			_, zone, _ := strings.Cut(target, zones)
+			return zone, err
+		},
+	} {
+		if zone, err := name(); err == nil && checkZone(zone) == nil {
+			return zone
+		}
+	}
+	return "UTC"
+}
+
+func checkZone(name string) error {
+	if _, err := time.LoadLocation(name); err != nil || name == "" || name == "Local" {
+		return fmt.Errorf("time_zone %q is not an IANA name, such as Europe/Berlin", name)
+	}
+	return nil
 }
 
 func isFile(path string) bool {
@@ -121,6 +150,7 @@ func (c *Config) read(root *strictyaml.Node, r strictyaml.Reader) {
 		{Key: "runner", Read: text(&c.Runner)},
 		{Key: "gpu_helper", Read: text(&c.GPUHelper)},
 		{Key: "operators", Read: texts(&c.Operators)},
+		{Key: "time_zone", Read: text(&c.TimeZone)},
 		{Key: "log_level", Read: word(&c.LogLevel, logLevels()...)},
 		{Key: "log_format", Read: word(&c.LogFormat, "text", "json")},
 	})
@@ -159,6 +189,9 @@ func (c Config) check() error {
 	}
 	if len(c.Socket) > 107 {
 		fail("socket %s is longer than the 107 bytes of a socket's path", c.Socket)
+	}
+	if err := checkZone(c.TimeZone); err != nil {
+		fail("%v", err)
 	}
 	if !isFile(c.Runner) {
 		fail("runner %s is no file", c.Runner)

@@ -103,23 +103,27 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 		return nil // stopped before the database answered
 	}
 	defer s.Close()
-	// What the services refuse is better known at the start than at an election.
+	lead := &leader{store: s, log: log}
 	clusters := clients(sites)
-	if _, err := services(c, sites, clusters, s, log); err != nil {
+	peers := auth.NewPeers(auth.NewUsers(), os.Getuid(), c.Operators)
+	handler, err := web.New(web.Config{
+		Store: s, Auth: peers, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
+		TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
+		RemoveFiles: removeFiles(s, sites, log),
+	})
+	if err != nil {
+		return err
+	}
+	lead.services = func(s *store.Store) ([]service, error) {
+		return services(c, sites, clusters, s, admitter{peers, handler.Admit}, log)
+	}
+	// What the services refuse is better known at the start than at an election.
+	if _, err := lead.services(s); err != nil {
 		return err
 	}
 	l, err := listen(c.Socket)
 	if err != nil {
 		return err
-	}
-	lead := &leader{store: s, log: log, services: func(s *store.Store) ([]service, error) { return services(c, sites, clusters, s, log) }}
-	handler, err := web.New(web.Config{
-		Store: s, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), c.Operators), Sites: sites, Log: log, Now: time.Now,
-		Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
-		RemoveFiles: removeFiles(s, sites, log),
-	})
-	if err != nil {
-		return errors.Join(err, l.Close())
 	}
 	log.InfoContext(ctx, "ready", "socket", c.Socket)
 	// The leader stops first: what users see of a stopping daemon is what it did.

@@ -60,7 +60,7 @@ func TestLoad(t *testing.T) {
 		Socket: filepath.Join(dir, "a.sock"), DSN: "host=/x dbname=y", Sites: []string{filepath.Join(dir, "lab.yaml")},
 		Runner: filepath.Join(dir, "sbench-runner"), Operators: []string{"ada"}, LogLevel: "info", LogFormat: "json",
 	}
-	c.GPUHelper = ""
+	c.GPUHelper, c.TimeZone = "", ""
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}
@@ -77,6 +77,7 @@ func TestLoad_Faults(t *testing.T) {
 		"empty":          {"log_level: info", "dsn is missing\nsites is empty"},
 		"wrong type":     {"sites: 7", "wrong-type.conf:1:8: sites is"},
 		"bad level":      {"dsn: host=/x\nsites: [a]\nlog_level: loud\nrunner: " + runner, "log_level"},
+		"bad zone":       {"dsn: host=/x\nsites: [a]\ntime_zone: Mars/Olympus\nrunner: " + runner, "not an IANA name"},
 		"bad format":     {"dsn: host=/x\nsites: [a]\nlog_format: xml\nrunner: " + runner, "log_format"},
 		"no runner":      {"dsn: host=/x\nsites: [a]\nrunner: nowhere", "nowhere is no file"},
 		"long socket":    {"dsn: host=/x\nsites: [a]\nsocket: /" + strings.Repeat("s", 120) + "\nrunner: " + runner, "longer than the 107 bytes"},

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"sbench/internal/api"
+	"sbench/internal/auth"
 	"sbench/internal/collect"
+	"sbench/internal/cron"
 	"sbench/internal/lifecycle"
 	"sbench/internal/site"
 	"sbench/internal/slurm"
@@ -24,7 +26,7 @@ import (
 
 // services are the parts that only the acting daemon runs, on a store that
 // refuses writes once another daemon acts.
-func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s *store.Store, log *slog.Logger) ([]service, error) {
+func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s *store.Store, door admitter, log *slog.Logger) ([]service, error) {
 	var wake []chan struct{}
 	look := func() <-chan struct{} {
 		c := make(chan struct{}, 1)
@@ -50,7 +52,14 @@ func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s
 		})
 		list = append(list, service{"submit " + st.Name, submitter.Run}, service{"track " + st.Name, tracker.Run})
 	}
-	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}), nil
+	crons := cron.New(cron.Config{Store: s, Identify: door.peers.Of, Admit: door.admit, Log: log})
+	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}, service{"cron", crons.Run}), nil
+}
+
+// admitter is how the services submit in somebody's name.
+type admitter struct {
+	peers *auth.Peers
+	admit func(ctx context.Context, who auth.Identity, req api.SubmitRequest) (api.SubmitResponse, error)
 }
 
 // clients are how the sites' Slurms are called. They live as long as the process,

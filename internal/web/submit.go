@@ -3,9 +3,12 @@ package web
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -53,38 +56,48 @@ type admission struct {
 	foreign []string // images that are not registered
 }
 
-// submit admits a sweep, or says what would become of it. The file is parsed
-// and expanded here: what the client made of it does not count.
+// submit admits a sweep, or says what would become of it.
 func (s *server) submit(r *http.Request, who auth.Identity) (any, error) {
-	a := &admission{who: who}
-	if err := decode(r, &a.req); err != nil {
+	var req api.SubmitRequest
+	if err := decode(r, &req); err != nil {
 		return nil, err
 	}
+	a, err := s.admit(r.Context(), who, req)
+	if err != nil {
+		return nil, err
+	}
+	return a.resp, nil
+}
+
+// admit parses and expands the file itself: what a client made of it does not
+// count.
+func (s *server) admit(ctx context.Context, who auth.Identity, req api.SubmitRequest) (*admission, error) {
+	a := &admission{who: who, req: req}
 	if err := checkRequest(&a.req); err != nil {
 		return nil, err
 	}
 	select {
 	case s.expanding <- struct{}{}:
 		defer func() { <-s.expanding }()
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.lookUp, s.forecast, s.permit} {
-		if err := step(r.Context(), a); err != nil {
+		if err := step(ctx, a); err != nil {
 			return nil, err
 		}
 	}
 	a.resp.Plan = a.plan
 	if a.req.TestOnly {
-		return a.resp, nil
+		return a, nil
 	}
 	a.resp.Plan.Detail = []api.PlanSetting{} // megabytes that nobody asked for
-	if err := s.create(r.Context(), a); err != nil {
+	if err := s.create(ctx, a); err != nil {
 		return nil, err
 	}
-	s.Log.InfoContext(r.Context(), "sweep admitted", "sweep", a.resp.SweepID, "name", a.plan.Name, "user", who.User, "site", a.site.Name,
+	s.Log.InfoContext(ctx, "sweep admitted", "sweep", a.resp.SweepID, "name", a.plan.Name, "user", who.User, "site", a.site.Name,
 		"settings", a.plan.Settings, "runs", a.plan.Runs, "gpu_hours", a.plan.GPUHours, "repeated", a.resp.Repeated)
-	return a.resp, nil
+	return a, nil
 }
 
 func invalid(format string, args ...any) *api.Problem {
@@ -260,8 +273,20 @@ func (s *server) expand(_ context.Context, a *admission) error {
 	a.sweep = x
 	a.resp.Warnings = append(a.resp.Warnings, x.Warnings...)
 	a.resp.Warnings.Sort()
-	a.plan.Settings, a.plan.Runs = len(x.Settings), x.Runs
+	a.plan.Settings, a.plan.Runs, a.plan.SettingsDigest = len(x.Settings), x.Runs, settingsDigest(x.Settings)
+	if want := a.req.SettingsDigest; want != "" && want != a.plan.SettingsDigest {
+		return refused(nil, "the file does not expand to the settings any more that were frozen: their digest is %s, not %s", a.plan.SettingsDigest, want)
+	}
 	return nil
+}
+
+// settingsDigest names a list of settings by their hashes.
+func settingsDigest(settings []sweep.Expanded) string {
+	h := sha256.New()
+	for i := range settings {
+		_, _ = io.WriteString(h, settings[i].Hash+"\n")
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
 // planOptions are the options that the planner knows.

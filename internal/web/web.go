@@ -47,6 +47,8 @@ type Config struct {
 	// RemoveFiles removes the files of a site's dead attempts, or says in a dry run
 	// which they are; nil refuses.
 	RemoveFiles func(ctx context.Context, site *site.Site, dry bool) (api.RemovedFiles, error)
+	// TimeZone is of the schedules that name none: an IANA name; "" is UTC.
+	TimeZone string
 	// Poll is the interval at which a followed log is looked at; 0 for a second.
 	Poll time.Duration
 }
@@ -60,8 +62,27 @@ type server struct {
 	expanding chan struct{}
 }
 
-// New returns the handler of the whole API. It is safe for concurrent use.
-func New(c Config) (http.Handler, error) {
+// Server answers the API, and admits sweeps for the daemon's own services by the
+// same rules. It is safe for concurrent use.
+type Server struct {
+	*server
+	mux *http.ServeMux
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// Admit submits a sweep as who would by the API. A failure is an *api.Problem.
+func (s *Server) Admit(ctx context.Context, who auth.Identity, req api.SubmitRequest) (api.SubmitResponse, error) {
+	a, err := s.admit(ctx, who, req)
+	if err != nil {
+		return api.SubmitResponse{}, s.problem(ctx, "admission for "+who.User, err)
+	}
+	return a.resp, nil
+}
+
+// New returns the handler of the whole API.
+func New(c Config) (*Server, error) {
 	templates, err := jobscript.Load("")
 	if err != nil {
 		return nil, err
@@ -96,6 +117,11 @@ func New(c Config) (http.Handler, error) {
 
 		"POST /v1/artefacts/{digest}/accounts": s.restrictArtefact,
 		"POST /v1/dead/release":                s.releaseDead,
+		"GET /v1/crons":                        s.listCrons,
+		"POST /v1/crons":                       s.addCron,
+		"GET /v1/crons/{name}":                 s.showCron,
+		"GET /v1/crons/{name}/next":            s.nextCron,
+		"POST /v1/crons/{name}/{act}":          s.actCron,
 	} {
 		mux.HandleFunc(pattern, s.handle(h))
 	}
@@ -104,7 +130,7 @@ func New(c Config) (http.Handler, error) {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)})
 	})
-	return mux, nil
+	return &Server{s, mux}, nil
 }
 
 // handler answers with a value that becomes the JSON document, or an error.
