@@ -213,14 +213,18 @@ func TestDisks(t *testing.T) {
 		c.clean(t)
 	})
 	t.Run("spool full during the run", func(t *testing.T) {
-		var free func()
 		drill{
 			edit: medium,
-			act:  func(t *testing.T, c *cluster, _ api.Run) { free = c.fill(t, "spool-sbench") },
-			// What the spool takes besides are logs: the measurement is not in it.
+			act: func(t *testing.T, c *cluster, _ api.Run) {
+				free := c.fill(t, "spool-sbench")
+				go func() { // until then the daemon gives no run up, nor tries one again
+					time.Sleep(40 * time.Second)
+					free()
+				}()
+			},
+			// What a run writes into the spool are logs: the measurement is not in it.
 			classes: []string{"measured"},
 		}.run(t, c)
-		free()
 	})
 	t.Run("results full during the run", func(t *testing.T) {
 		drill{
