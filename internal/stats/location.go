@@ -3,6 +3,8 @@ package stats
 import (
 	"math"
 	"slices"
+
+	"gonum.org/v1/gonum/stat/distuv"
 )
 
 // Mean is the arithmetic mean, NaN for no values.
@@ -84,4 +86,32 @@ func MADSigma(x []float64) float64 {
 		deviations[i] = math.Abs(v - median)
 	}
 	return normal * Median(deviations)
+}
+
+// C4 is E[s]/sigma of the sample standard deviation of n normal values.
+func C4(n int) float64 {
+	a, _ := math.Lgamma(float64(n) / 2)
+	b, _ := math.Lgamma(float64(n-1) / 2)
+	return math.Sqrt(2/float64(n-1)) * math.Exp(a-b)
+}
+
+// SigmaInterval is the interval of a standard deviation that was estimated as sd
+// with df degrees of freedom. It is not OK without one.
+func SigmaInterval(sd float64, df int, confidence float64) Interval {
+	if df < 1 {
+		return Interval{}
+	}
+	chi := distuv.ChiSquared{K: float64(df)}
+	tail := (1 - confidence) / 2
+	v := float64(df)
+	return finite(sd*math.Sqrt(v/chi.Quantile(1-tail)), sd*math.Sqrt(v/chi.Quantile(tail)))
+}
+
+// Reproducibility is 1 minus the largest coefficient of variation, within 0 and
+// 1. It is NaN for none.
+func Reproducibility(cvs ...float64) float64 {
+	if len(cvs) == 0 {
+		return math.NaN()
+	}
+	return min(1, max(0, 1-slices.Max(cvs)))
 }

@@ -1,0 +1,134 @@
+package stats
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// bruteScore is the definition of the score, by sums of squares.
+func bruteScore(x []float64, cut int) float64 {
+	ss := func(x []float64) float64 { return Variance(x) * float64(len(x)-1) }
+	return 1 - (ss(x[:cut])+ss(x[cut:]))/ss(x)
+}
+
+func TestBimodality(t *testing.T) {
+	t.Parallel()
+	two := []float64{100, 100.4, 99.7, 100.2, 100.1, 99.9, 100.3, 108, 108.3, 107.8}
+	m := Bimodality(two)
+	if !m.Bimodal || math.Abs(m.HighShare-0.3) > 1e-12 || math.Abs(m.Low-100.085) > 0.01 || math.Abs(m.High-108.03) > 0.01 {
+		t.Errorf("two modes: %+v", m)
+	}
+	sorted := Logs([]float64{99.7, 99.9, 100, 100.1, 100.2, 100.3, 100.4, 107.8, 108, 108.3})
+	if want := bruteScore(sorted, 7); math.Abs(m.Score-want) > 1e-9 {
+		t.Errorf("score %g, by definition %g", m.Score, want)
+	}
+	if m := Bimodality([]float64{1, 2, 3}); m.Score != 0 || m.Bimodal {
+		t.Errorf("three values: %+v", m)
+	}
+	if m := Bimodality([]float64{5, 5, 5, 5, 5, 5, 5, 5, 5}); m.Bimodal {
+		t.Errorf("constants: %+v", m)
+	}
+	// One normal mode is flagged about once in a hundred.
+	r := rand.New(rand.NewPCG(1, 2))
+	flagged := 0
+	const nights = 4000
+	for range nights {
+		x := make([]float64, 20)
+		for i := range x {
+			x[i] = math.Exp(0.02 * r.NormFloat64())
+		}
+		if Bimodality(x).Bimodal {
+			flagged++
+		}
+	}
+	if share := float64(flagged) / nights; share > 0.02 || share < 0.003 {
+		t.Errorf("%.2f %% of unimodal histories are flagged", 100*share)
+	}
+}
+
+func TestNodeEffect(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4))
+	draw := func(nodeSD, runSD float64) Nodes {
+		names := []string{"n1", "n2", "n3", "n4"}
+		var x []float64
+		var node []string
+		for _, name := range names {
+			effect := nodeSD * r.NormFloat64()
+			for range 5 {
+				x = append(x, 50*math.Exp(effect+runSD*r.NormFloat64()))
+				node = append(node, name)
+			}
+		}
+		return NodeEffect(x, node)
+	}
+	bound, alarms := 0, 0
+	for range 500 {
+		if draw(0.03, 0.005).Bound {
+			bound++
+		}
+		if draw(0, 0.02).P < 0.01 {
+			alarms++
+		}
+	}
+	if bound < 450 || alarms > 15 {
+		t.Errorf("%d of 500 node effects found, %d of 500 false", bound, alarms)
+	}
+	one := NodeEffect([]float64{1, 2, 3}, []string{"a", "a", "a"})
+	if !math.IsNaN(one.P) || one.Bound || one.Interval.OK {
+		t.Errorf("one node: %+v", one)
+	}
+	three := NodeEffect([]float64{1, 1, 2, 2, 4, 4}, []string{"a", "a", "b", "b", "c", "c"})
+	if !three.Bound || three.P != 0 || !three.Interval.OK || three.Nodes != 3 {
+		t.Errorf("three nodes without noise: %+v", three)
+	}
+}
+
+// The two-stage rule asks for the number that its formula says.
+func TestDecide_Rules(t *testing.T) {
+	t.Parallel()
+	p := Policy{Min: 3, Max: 20, Target: 0.025}
+	x := []float64{100, 104, 97, 101, 99}
+	s := Decide(x, History{}, p)
+	want := int(math.Ceil(math.Pow(TQuantile(0.975, 4)*StdDev(Logs(x))/math.Log1p(0.025), 2)))
+	if s.Stop || s.Rule != "stein" || s.Runs != want || s.Warnings[0].Code != WarnNoHistory {
+		t.Errorf("without history: %+v, want %d runs", s, want)
+	}
+	s = Decide(x[:3], History{SD: 0.01, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025})
+	if s.Rule != "stein" || s.Warnings[0].Code != WarnStale || s.Runs != 5 {
+		t.Errorf("spread beyond the history: %+v", s)
+	}
+	quiet := []float64{100, 100.2, 99.9}
+	s = Decide(quiet, History{SD: 0.005, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025})
+	if !s.Stop || !s.Reached || s.Runs != 3 || s.DF != 22 || s.Rule != "pooled" {
+		t.Errorf("quiet setting: %+v", s)
+	}
+	if s := Decide(quiet, History{SD: 0.05, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025}); s.Stop || s.Runs != 5 {
+		t.Errorf("a lucky start on a noisy history: %+v", s)
+	}
+	if got := Looks(Policy{Min: 3, Max: 10}); len(got) != 4 || got[1] != 5 || got[3] != 10 {
+		t.Errorf("looks %v", got)
+	}
+	h := PoolHistory([][]float64{{100, 101, 99}, {103, 102, 104}})
+	if h.DF != 5 || math.Abs(h.SD-StdDev(Logs([]float64{100, 101, 99, 103, 102, 104}))) > 1e-12 {
+		t.Errorf("history %+v", h)
+	}
+}
+
+func TestPaired(t *testing.T) {
+	t.Parallel()
+	// The same large variation between repeats on both sides, 3 % apart.
+	x := []float64{100, 150, 80, 120, 200}
+	y := []float64{103.1, 154.4, 82.5, 123.5, 206.1}
+	r := Paired(x, y)
+	if !r.Interval.OK || r.Interval.Low < 1.029 || r.Interval.High > 1.032 || r.P > 1e-4 {
+		t.Errorf("paired: %+v", r)
+	}
+	if LogWelch(x, y).P < 0.5 {
+		t.Error("unpaired sees what it cannot")
+	}
+	if r := Paired(x[:2], y[:2]); r.Interval.OK || len(r.Warnings) == 0 {
+		t.Errorf("two pairs: %+v", r)
+	}
+}

@@ -1,0 +1,156 @@
+package stats
+
+import (
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// History is what earlier nights say about the spread of a metric of a setting:
+// the standard deviation of the logarithms over run, night and node, after
+// removing confirmed steps.
+type History struct {
+	SD float64
+	DF int
+}
+
+// Policy is how many runs are made.
+type Policy struct {
+	Min, Max int
+	Target   float64 // relative half-width of the 95 % interval
+}
+
+// The constants of the policy.
+const (
+	minHistory = 10   // degrees of freedom below which the history is not used
+	maxHistory = 20   // above which it counts as these: it may be out of date
+	guardLevel = 0.90 // a variance beyond this F quantile of the history drops it
+	pilot      = 5    // runs of Stein's first stage
+)
+
+// Stop is what the policy says after so many runs.
+type Stop struct {
+	Stop bool
+	// Runs is how many there should be: at a stop, those there are.
+	Runs int
+	// Reached: the relative half-width is within the target.
+	Reached bool
+	// HalfWidth is of the 95 % interval of the logarithms, the interval being the
+	// geometric mean times exp(±HalfWidth); infinite below two runs.
+	HalfWidth float64
+	SD        float64 // that it is made of
+	DF        float64
+	// Rule is "pooled" (with history), "stein" (a pilot of five fixes the number)
+	// or "start" (too few runs to say anything).
+	Rule     string
+	Warnings []Warning
+}
+
+// Looks are the numbers of runs at which the policy decides, so that batches fit
+// arrays and each look costs little.
+func Looks(p Policy) []int {
+	looks := []int{p.Min}
+	for _, n := range []int{3, 5, 7, 10, 14, 20, 28, 40, 56, 80} {
+		if n > p.Min && n < p.Max {
+			looks = append(looks, n)
+		}
+	}
+	if p.Max > p.Min {
+		looks = append(looks, p.Max)
+	}
+	return looks
+}
+
+// Decide says whether runs are enough. x are the values of the metric in the
+// order of the repeats, all that there are. The variance of earlier nights is
+// pooled with tonight's, so that a spread that happens to look small does not end
+// the sampling; where there is no history, or tonight's variance does not fit it,
+// Stein's two-stage rule decides, whose interval is exact for normal logarithms
+// however N came about. The answer depends on x alone: asking again is harmless.
+func Decide(x []float64, h History, p Policy) Stop {
+	logs := Logs(x)
+	start := p.Min
+	if h.DF < minHistory || !(h.SD > 0) {
+		return stein(logs, max(pilot, p.Min), p, warn(WarnNoHistory,
+			"%d degrees of freedom of history are fewer than %d: a pilot of %d runs fixes the number", h.DF, minHistory, max(pilot, p.Min)))
+	}
+	v0 := float64(min(h.DF, maxHistory))
+	last := Stop{Runs: min(start, p.Max), Rule: "start", HalfWidth: math.Inf(1), SD: math.NaN(), DF: math.NaN()}
+	for _, n := range Looks(p) {
+		if n > len(logs) {
+			last.Runs = n
+			return last
+		}
+		seen := logs[:n]
+		df := float64(n - 1)
+		if n >= 2 && Variance(seen) > h.SD*h.SD*(distuv.F{D1: df, D2: v0}).Quantile(guardLevel) {
+			return stein(logs, max(pilot, n), p, warn(WarnStale,
+				"a standard deviation of %.2g %% is more than the history's %.2g %% allow: a pilot of %d runs fixes the number",
+				100*StdDev(seen), 100*h.SD, max(pilot, n)))
+		}
+		last = pooled(logs, n, h, v0)
+		last.Reached = math.Expm1(last.HalfWidth) <= p.Target+1e-12
+		if last.Reached || n >= p.Max {
+			// Runs beyond the look that decided (a batch that was larger) only add.
+			last = pooled(logs, len(logs), h, v0)
+			last.Stop, last.Runs, last.Reached = true, len(logs), math.Expm1(last.HalfWidth) <= p.Target+1e-12
+			return last
+		}
+	}
+	return last
+}
+
+// pooled is the interval of the first n values with the history's variance.
+func pooled(logs []float64, n int, h History, v0 float64) Stop {
+	seen := logs[:n]
+	df := v0
+	sum := v0 * h.SD * h.SD
+	if n >= 2 {
+		df += float64(n - 1)
+		sum += float64(n-1) * Variance(seen)
+	}
+	sd := math.Sqrt(sum / df)
+	return Stop{Runs: n, Rule: "pooled", SD: sd, DF: df, HalfWidth: TQuantile(0.975, df) * sd / math.Sqrt(float64(n))}
+}
+
+// stein is the two-stage rule with the first n0 values as the pilot.
+func stein(logs []float64, n0 int, p Policy, why Warning) Stop {
+	n0 = min(n0, p.Max)
+	s := Stop{Rule: "stein", Runs: n0, HalfWidth: math.Inf(1), SD: math.NaN(), DF: float64(n0 - 1), Warnings: []Warning{why}}
+	if len(logs) < n0 {
+		return s
+	}
+	if n0 < 2 {
+		s.Stop, s.Runs = true, len(logs)
+		return s
+	}
+	s.SD = StdDev(logs[:n0])
+	t := TQuantile(0.975, s.DF)
+	ratio := t * s.SD / math.Log1p(p.Target)
+	need := p.Max
+	if ratio*ratio < float64(p.Max) { // also false where it is NaN or infinite
+		need = max(n0, int(math.Ceil(ratio*ratio)))
+	}
+	s.HalfWidth = t * s.SD / math.Sqrt(float64(len(logs)))
+	s.Reached = math.Expm1(s.HalfWidth) <= p.Target+1e-12
+	s.Stop = len(logs) >= need
+	s.Runs = max(need, len(logs))
+	return s
+}
+
+// PoolHistory makes a History of the nights of one segment: values[i] are the
+// runs of night i. The deviations are those of all runs from the mean of all, so
+// that night and node effects are in it; the degrees of freedom are bounded by
+// what the number of nights supports.
+func PoolHistory(nights [][]float64) History {
+	var all []float64
+	for _, n := range nights {
+		all = append(all, Logs(n)...)
+	}
+	slices.Sort(all)
+	if len(all) < 2 {
+		return History{}
+	}
+	return History{SD: StdDev(all), DF: len(all) - 1}
+}
