@@ -322,3 +322,23 @@ func equalValues(a, b any) bool {
 		return reflect.DeepEqual(a, b)
 	}
 }
+
+// Condition is an expression over the axes, as in matrix.where. It is read-only.
+type Condition struct{ condition }
+
+// ParseCondition compiles an expression. The faults carry places within it.
+func ParseCondition(name, text string) (Condition, diag.List) {
+	faults := diag.NewCollector(name, []byte(text))
+	p := parser{Reader: strictyaml.Reader{Faults: faults}, file: &File{doc: document{places: map[string]diag.Pos{}, tainted: map[string]bool{}}}}
+	n := &strictyaml.Node{At: diag.Pos{Line: 1, Column: 1}, Text: text, Plain: true}
+	if len(text) > maxExpression {
+		faults.Errorf(n.At, "", "an expression is longer than %d bytes", maxExpression)
+		return Condition{}, faults.List()
+	}
+	c, _ := p.compile(text, n)
+	return Condition{c}, faults.List()
+}
+
+// Holds evaluates the condition for a normalized setting. The error says that an
+// axis has no meaning for it.
+func (c Condition) Holds(s *setting.Setting) (bool, error) { return c.holds(&vm.VM{}, s) }
