@@ -87,6 +87,10 @@ bench-year: deps ## the product's queries on a synthetic year of results
 bench-load: build ## the figures of the load generator, beside bare programs in the same run
 	@scripts/bench-load.sh
 
+.PHONY: stats-sim
+stats-sim: ## what the statistics promise, simulated: name value target
+	@$(GO) run ./tests/stats
+
 .PHONY: drift
 drift: ## every injected difference must be refused, every harmless one allowed
 	@set -o pipefail; $(GO) test -count=1 -v -run '^TestDriftMatrix$$' ./internal/runner | \

@@ -6,6 +6,7 @@
 package aggregate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -169,6 +170,16 @@ func groups(runs []Run) []Group {
 		return int(min(1, max(-1, slices.Max(b.Attempts)-slices.Max(a.Attempts))))
 	})
 	return list
+}
+
+// Pooled are the runs that a summary is of: all, or where their environments
+// differ, those of the largest group.
+func Pooled(runs []Run) []Run {
+	g := groups(slices.SortedFunc(slices.Values(runs), func(a, b Run) int { return cmp.Compare(a.AttemptID, b.AttemptID) }))
+	if len(g) <= 1 {
+		return runs
+	}
+	return slices.DeleteFunc(slices.Clone(runs), func(r Run) bool { return r.Fingerprint != g[0].Fingerprint })
 }
 
 func (s *Summary) merge(in Input, pooled []Run) (Merged, error) {

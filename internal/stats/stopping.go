@@ -19,6 +19,9 @@ type History struct {
 type Policy struct {
 	Min, Max int
 	Target   float64 // relative half-width of the 95 % interval
+	// Widen says that the history has two modes: all runs are made, because a few
+	// of one mode look like a precise answer.
+	Widen bool
 }
 
 // The constants of the policy.
@@ -91,7 +94,7 @@ func Decide(x []float64, h History, p Policy) Stop {
 		}
 		last = pooled(logs, n, h, v0)
 		last.Reached = math.Expm1(last.HalfWidth) <= p.Target+1e-12
-		if last.Reached || n >= p.Max {
+		if last.Reached && !p.Widen || n >= p.Max {
 			// Runs beyond the look that decided (a batch that was larger) only add.
 			last = pooled(logs, len(logs), h, v0)
 			last.Stop, last.Runs, last.Reached = true, len(logs), math.Expm1(last.HalfWidth) <= p.Target+1e-12
@@ -131,6 +134,9 @@ func stein(logs []float64, n0 int, p Policy, why Warning) Stop {
 	need := p.Max
 	if ratio*ratio < float64(p.Max) { // also false where it is NaN or infinite
 		need = max(n0, int(math.Ceil(ratio*ratio)))
+	}
+	if p.Widen {
+		need = p.Max
 	}
 	s.HalfWidth = t * s.SD / math.Sqrt(float64(len(logs)))
 	s.Reached = math.Expm1(s.HalfWidth) <= p.Target+1e-12

@@ -123,6 +123,6 @@ var (
 // generatedSQL names the statements of this file, for the test that prepares all.
 func generatedSQL() map[string]string {
 	return map[string]string{
-		"sqlResultColumns": sqlResultColumns, "sqlResultsOfSetting": sqlResultsOfSetting, "sqlResultsUnsettled": sqlResultsUnsettled,
+		"sqlMeasured": sqlMeasured, "sqlResultColumns": sqlResultColumns, "sqlResultsOfSetting": sqlResultsOfSetting, "sqlResultsUnsettled": sqlResultsUnsettled,
 	}
 }

@@ -96,6 +96,7 @@ func New(c Config) (*Server, error) {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /metrics", s.metrics)
 	for pattern, h := range map[string]handler{
+		"POST /v1/compare":              s.compare,
 		"GET /v1/version":               s.version,
 		"POST /v1/sweeps":               s.submit,
 		"GET /v1/sweeps":                s.listSweeps,

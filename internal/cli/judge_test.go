@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sbench/internal/api"
+	"sbench/internal/compare"
+	"sbench/internal/lifecycle"
+	"sbench/internal/result"
+	"sbench/internal/seal"
+	"sbench/internal/store"
+)
+
+// ran is what the runs of one setting of a sweep measured; the node of run k
+// is nodes[k], or n1.
+type ran struct {
+	throughput, latency []float64
+	nodes               []string
+}
+
+// night submits a sweep with its flags and lets every setting measure what of
+// says, in the sweep's order.
+func (l *lab) night(of []ran, args ...string) int64 {
+	l.t.Helper()
+	var id int64
+	if _, err := fmt.Sscan(l.ok(append([]string{"submit", "--parsable", "-", "--site", "lab"}, args...)...), &id); err != nil {
+		l.t.Fatal(err)
+	}
+	l.measure(id, of)
+	return id
+}
+
+// measure ends every open run of a sweep with what its setting measures.
+func (l *lab) measure(sweep int64, of []ran) {
+	l.t.Helper()
+	ctx := l.t.Context()
+	views, err := l.store.SettingViews(ctx, sweep)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ordinal := map[string]int{}
+	for i, v := range views {
+		ordinal[v.SettingHash] = i
+	}
+	open, err := l.store.RunsOfSweep(ctx, sweep, []string{"pending"})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	first := open[0].ID
+	name := fmt.Sprintf("sb-%020d", first)
+	name = "sb-" + strings.NewReplacer("0", "a", "1", "b", "8", "c", "9", "d").Replace(name[3:])
+	n := store.NewBatch{
+		Token: name, Site: "lab", Cluster: "c1", UserName: l.user, Dir: filepath.Join(l.dir, "spool/batches", name),
+		AttemptsDir: filepath.Join(l.dir, "results/attempts"), Digest: "sha256:" + strings.Repeat("0", 64), Shape: json.RawMessage("{}"), TimeLimit: time.Hour,
+	}
+	for _, r := range open {
+		n.Tasks = append(n.Tasks, store.NewTask{TimeLimit: time.Hour, GPUs: 1, Runs: []int64{r.ID}})
+	}
+	if err := l.store.CreateBatch(ctx, n); err != nil {
+		l.t.Fatal(err)
+	}
+	if ok, err := l.store.TryBatch(ctx, name); err != nil || !ok {
+		l.t.Fatal(ok, err)
+	}
+	if ok, err := l.store.HoldBatch(ctx, name, 1000*(first+1), nil, "", nil); err != nil || !ok {
+		l.t.Fatal(ok, err)
+	}
+	var all []store.Sealed
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(24 * time.Hour * time.Duration(sweep))
+	for task, r := range open {
+		m := of[ordinal[r.SettingHash]]
+		node := "n1"
+		if m.nodes != nil {
+			node = m.nodes[r.Repeat%len(m.nodes)]
+		}
+		a := result.Attempt{
+			RunID: r.ID, Sweep: sweep, SettingHash: r.SettingHash, SeriesHash: r.SeriesHash, Repeat: r.Repeat, Token: name, TaskIndex: task,
+			Site: "lab", Cluster: "c1", JobIDRaw: 1000*(first+1) + int64(task), Nodes: []string{node}, HardwareClass: "emulated", StartedAt: at, EndedAt: at.Add(time.Minute),
+		}
+		throughput, latency := m.throughput[r.Repeat%len(m.throughput)], m.latency[r.Repeat%len(m.latency)]
+		all = append(all, store.Sealed{
+			Attempt: store.NewAttempt{
+				Attempt: a, Sealed: true, ExitClass: lifecycle.ExitMeasured, Valid: true, EnvVerified: true,
+				Dir: seal.Dir(filepath.Join(l.dir, "results/attempts"), r.ID, a.JobIDRaw, 0),
+			},
+			Result: &result.Result{
+				Attempt: a, Valid: true, EnvVerified: true, MetricsVersion: "v1", PlanHash: "p", Findings: []string{}, NullReasons: map[string]string{},
+				Metrics: result.Metrics{"output_tokens_per_s": &throughput, "ttft_p95": &latency}, Fingerprint: json.RawMessage("{}"),
+			},
+			FingerprintHash: "f",
+		})
+	}
+	if _, _, err := l.store.Ingest(ctx, all); err != nil {
+		l.t.Fatal(err)
+	}
+	l.settle(sweep)
+}
+
+// by are five runs around 100 tokens/s and 0.1 s, slower by a factor.
+func by(slower float64) ran {
+	var m ran
+	for _, x := range []float64{1, 1.004, 0.997, 1.002, 0.998} {
+		m.throughput = append(m.throughput, 100*x/slower)
+		m.latency = append(m.latency, 0.1*x*slower)
+	}
+	return m
+}
+
+func TestCompareCommand(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	base := l.night([]ran{by(1), by(1.2)}, "--repeats", "5")
+	other := l.night([]ran{by(1), by(1.1)}, "--repeats", "5", "--set", "model.precision=int8")
+	both := l.night([]ran{by(1), by(1)}, "--repeats", "5", "--set", "model.precision=int4", "--set", "workload.output_tokens.value=8")
+
+	within := fmt.Sprint(base)
+	c := asJSON[api.Comparison](l, "compare", "--sweep", within, "--where", "model.name=tiny", "--vary", "workload.arrival.rate")
+	if !c.Ranked || len(c.Entries) != 2 || *c.Entries[0].Rank != 1 || *c.Entries[1].Rank != 2 || c.Entries[1].Pairs[0].Verdict != compare.RegressedCertain {
+		t.Fatalf("within a sweep: %+v", c)
+	}
+	if r := c.Recommendation; r == nil || r.BestThroughput != c.Entries[0].SettingHash || !r.Points[0].Front || r.Points[1].Front {
+		t.Errorf("recommendation: %+v", r)
+	}
+	a, b := c.Entries[0].SettingHash, c.Entries[1].SettingHash
+	text := l.ok("compare", a[:16], b[:16], "--recommend")
+	for _, want := range []string{"RANK", "workload.arrival.rate", "regressed-certain", "best throughput: " + a[:12]} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+	c = asJSON[api.Comparison](l, "compare", within, fmt.Sprint(other), "--vary", "model.precision")
+	if len(c.Pairs) != 2 || !c.Ranked || c.Pairs[1].Entries[1].Pairs[0].Verdict != compare.Improved {
+		t.Errorf("two sweeps: %+v", c)
+	}
+	o := l.run("compare", within, fmt.Sprint(both), "--vary", "model.precision")
+	if o.status != exitRefused || !strings.Contains(o.stderr, "workload.output_tokens.value: 16, 8") || o.stdout != "\n" {
+		t.Errorf("two axes differ: %+v", o)
+	}
+	o = l.run("compare", within, fmt.Sprint(both), "--vary", "model.precision", "--anyway", "--json")
+	if err := json.Unmarshal([]byte(o.stdout), &c); err != nil || o.status != exitOK || c.Ranked || len(c.Pairs[0].Entries[1].Pairs) == 0 {
+		t.Errorf("anyway: %v %+v", err, o)
+	}
+	if text := l.ok("compare", a[:16], b[:16], "--csv"); strings.Count(text, "\n") < 3 || !strings.HasPrefix(text, "base_setting_hash,") {
+		t.Errorf("CSV:\n%s", text)
+	}
+	if text := l.ok("compare", a[:16], b[:16], "--markdown"); !strings.Contains(text, "| ---: | --- |") {
+		t.Errorf("Markdown:\n%s", text)
+	}
+	for _, name := range []string{"front.svg", "front.png"} {
+		path := filepath.Join(l.dir, name)
+		l.ok("compare", a[:16], b[:16], "--plot", path)
+		if info, err := os.Stat(path); err != nil || info.Size() < 1000 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	l.fails(exitUsage, "two settings", "compare", "17")
+	l.fails(exitUsage, "unknown axis", "compare", a[:16], b[:16], "--vary", "no.axis")
+	l.fails(exitFailed, "no result that is summed up", "compare", a[:16], "0123456789abcdef")
+	l.fails(exitUsage, "--where", "compare", "--where", "no.axis == 1", "--vary", "model.precision")
+}
