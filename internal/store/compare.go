@@ -34,17 +34,17 @@ type Latest struct {
 }
 
 const (
-	sqlLatestColumns = `
+	latestColumns = `
        a.sweep_id, a.setting_hash, a.series_hash, a.site, a.hardware_class, a.metrics_version, a.n_valid, a.n_total, a.is_final,
        a.mixed, a.findings, a.attempts, a.created_at, ss.setting
   from aggregate a join sweep_setting ss on ss.sweep_id = a.sweep_id and ss.setting_hash = a.setting_hash`
-	sqlLatestOfSweep = `select distinct on (ss.ordinal)` + sqlLatestColumns + `
+	sqlLatestOfSweep = `select distinct on (ss.ordinal)` + latestColumns + `
  where a.sweep_id = $1 order by ss.ordinal, a.version desc`
 	// The latest sweep that measured anything of each setting, by a skip over the
 	// settings: their number does not grow with the years of results.
 	sqlLatestOfSettings = `
 select l.* from setting c cross join lateral (
-       select` + sqlLatestColumns + `
+       select` + latestColumns + `
         where a.setting_hash = c.setting_hash and a.n_valid > 0 and ($3::text is null or a.site = $3)
         order by a.created_at desc, a.id desc limit 1) l
  where c.setting_hash >= $1 and c.setting_hash < $2
