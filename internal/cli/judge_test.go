@@ -12,6 +12,7 @@ import (
 	"sbench/internal/api"
 	"sbench/internal/compare"
 	"sbench/internal/lifecycle"
+	"sbench/internal/regress"
 	"sbench/internal/result"
 	"sbench/internal/seal"
 	"sbench/internal/store"
@@ -163,4 +164,41 @@ func TestCompareCommand(t *testing.T) {
 	l.fails(exitUsage, "unknown axis", "compare", a[:16], b[:16], "--vary", "no.axis")
 	l.fails(exitFailed, "no result that is summed up", "compare", a[:16], "0123456789abcdef")
 	l.fails(exitUsage, "--where", "compare", "--where", "no.axis == 1", "--vary", "model.precision")
+}
+
+func TestCheckCommand(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	base := l.night([]ran{by(1), by(1)}, "--repeats", "5")
+	l.ok("baseline", "set", "main", fmt.Sprint(base), "--note", "first")
+	if list := asJSON[[]api.Baseline](l, "baseline", "list"); len(list) != 1 || list[0].SweepID != base || list[0].User != l.user {
+		t.Fatalf("baselines %+v", list)
+	}
+	same := fmt.Sprint(l.night([]ran{by(1.002), by(1)}, "--repeats", "5"))
+	report := asJSON[api.CheckReport](l, "check", "--baseline", "main", same)
+	if report.Counts[regress.Pass] != 2 || report.Series[0].Metrics[0].MDE == nil {
+		t.Errorf("unchanged: %+v", report)
+	}
+	slow := fmt.Sprint(l.night([]ran{by(1), by(1.08)}, "--repeats", "5"))
+	junit, markdown := filepath.Join(l.dir, "check.xml"), filepath.Join(l.dir, "check.md")
+	o := l.run("check", "--baseline", "main", slow, "--junit", junit, "--markdown", markdown)
+	if o.status != exitRegression || !strings.Contains(o.stderr, "1 regressed, 1 pass") || !strings.Contains(o.stdout, "regressed-certain") {
+		t.Errorf("8 %% slower: %+v", o)
+	}
+	for path, want := range map[string]string{junit: `failures="1"`, markdown: "| regressed |"} {
+		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %q: %v\n%s", path, want, err, text)
+		}
+	}
+	l.ok("check", "--baseline", "main", slow, "--fail-threshold", "0.15")
+	two := ran{throughput: []float64{100, 108}, latency: []float64{0.1, 0.11}}
+	noisy := fmt.Sprint(l.night([]ran{two, by(1)}, "--repeats", "2"))
+	o = l.run("check", "--baseline", "main", noisy, "--budget", "0", "--json")
+	if err := json.Unmarshal([]byte(o.stdout), &report); err != nil || o.status != exitIncomplete || report.Counts[regress.Undecided] == 0 {
+		t.Errorf("two noisy runs: %v %+v", err, o)
+	}
+	l.fails(exitFailed, "no baseline", "check", "--baseline", "other", slow)
+	l.fails(exitUsage, "--baseline", "check", slow)
+	l.ok("baseline", "rm", "main")
+	l.fails(exitFailed, "no baseline", "baseline", "rm", "main")
 }

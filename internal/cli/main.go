@@ -133,7 +133,7 @@ pinned one, and publishes only numbers that it can prove.`,
 	add("work", newSubmitCommand(a), newQueueCommand(a), newShowCommand(a), newWatchCommand(a), newResultsCommand(a),
 		newLogsCommand(a), newBundleCommand(a), newRerunCommand(a), newCancelCommand(a), newHoldCommand(a), newReleaseCommand(a), newRequeueCommand(a), newThrottleCommand(a), newDeadCommand(a), newCronCommand(a))
 	add("admin", newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(), newDoctorCommand(), newVersionCommand(a), newManCommand(a))
-	add("work", newCompareCommand(a))
+	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a))
 	exits(root, exitOK, exitFailed, exitUsage, exitRefused, exitIncomplete, exitRegression, exitUnreachable)
 	root.SetCompletionCommandGroupID("admin")
 	root.SetHelpCommand(newHelpCommand(root))

@@ -5,7 +5,7 @@ import (
 	"image/color"
 	"slices"
 
-	"gonum.org/v1/plot"
+	gonumplot "gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -17,7 +17,7 @@ import (
 // an SVG or PNG file.
 func plotFront(path string, c api.Comparison) error {
 	r := c.Recommendation
-	p := plot.New()
+	p := gonumplot.New()
 	p.Title.Text = "Throughput and latency"
 	if c.Vary != "" {
 		p.Title.Text += " by " + c.Vary

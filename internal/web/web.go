@@ -97,6 +97,11 @@ func New(c Config) (*Server, error) {
 	mux.HandleFunc("GET /metrics", s.metrics)
 	for pattern, h := range map[string]handler{
 		"POST /v1/compare":              s.compare,
+		"GET /v1/baselines":             s.listBaselines,
+		"POST /v1/baselines":            s.setBaseline,
+		"DELETE /v1/baselines/{name}":   s.removeBaseline,
+		"POST /v1/check":                s.check,
+		"POST /v1/check/confirm":        s.confirm,
 		"GET /v1/version":               s.version,
 		"POST /v1/sweeps":               s.submit,
 		"GET /v1/sweeps":                s.listSweeps,
