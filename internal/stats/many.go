@@ -19,7 +19,7 @@ func BenjaminiHochberg(p []float64, q float64) (reject []bool, adjusted []float6
 	last, least := -1, 1.0
 	for k := len(order) - 1; k >= 0; k-- {
 		i := order[k]
-		least = min(least, p[i]*m/float64(k+1))
+		least = min(least, max(p[i], p[i]*m/float64(k+1))) // rounding makes no p value smaller
 		adjusted[i] = least
 		if last < 0 && p[i] <= q*float64(k+1)/m {
 			last = k
