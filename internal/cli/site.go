@@ -54,7 +54,7 @@ Operators only.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, and remove nothing")
+	cmd.Flags().BoolVar(&req.DryRun, "dry-run", false, "say what would go, and remove nothing")
 	addTableFlags(cmd.Flags(), &t)
 	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
 	return cmd
