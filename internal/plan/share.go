@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"slices"
 	"time"
 )
 
@@ -145,8 +144,3 @@ func (f *Feed) take(fl *flow) float64 {
 // Cost is what a task counts against a share: its GPUs, or one where it has none,
 // times seconds.
 func Cost(shape Shape, d time.Duration) float64 { return float64(max(shape.GPUs, 1)) * d.Seconds() }
-
-// Without drops the batches of sweeps.
-func Without(batches []Batch, drop func(sweep int64) bool) []Batch {
-	return slices.DeleteFunc(slices.Clone(batches), func(b Batch) bool { return drop(b.Shape.Sweep) })
-}

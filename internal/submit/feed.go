@@ -68,11 +68,14 @@ func (s *Service) feed(ctx context.Context) error {
 		impossible[r.Reason] = append(impossible[r.Reason], r.Run.ID)
 	}
 	errs := []error{s.bury(ctx, impossible)}
-	for _, b := range batches {
+	feed, err := s.share(ctx, room, pending)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, b := range feed.Share(s.admissible(ctx, room, batches, pending)) {
 		if s.Now().Before(s.full) {
 			break
 		}
-		room.open(ctx, s, owner{b.Shape.Account, b.Shape.QOS})
 		part, ok := room.take(s, b, inflight(pending.Sweeps[b.Shape.Sweep]))
 		if !ok {
 			continue
@@ -161,6 +164,46 @@ func (r *room) take(s *Service, b plan.Batch, inflight int) (plan.Batch, bool) {
 	r.owners[who] = may
 	r.hardware[b.Shape.Hardware] -= len(b.Tasks)
 	return b, true
+}
+
+// admissible drops the batches that get nothing now whatever is free: of accounts
+// that may not have more in the queue, and of sweeps at their own limit. What is
+// shared out is for the others.
+func (s *Service) admissible(ctx context.Context, r *room, batches []plan.Batch, pending store.Pending) []plan.Batch {
+	return slices.DeleteFunc(batches, func(b plan.Batch) bool {
+		who := owner{b.Shape.Account, b.Shape.QOS}
+		r.open(ctx, s, who)
+		may := r.owners[who]
+		most := inflight(pending.Sweeps[b.Shape.Sweep])
+		return may.free < min(len(b.Tasks), max(1, may.most/4)) || most > 0 && r.throttle[b.Shape.Sweep] >= most
+	})
+}
+
+// shareHalfLife is how fast it is forgotten what an account was given.
+const shareHalfLife = 24 * time.Hour
+
+// share is whose work goes first into the room that there is.
+func (s *Service) share(ctx context.Context, r *room, pending store.Pending) (*plan.Feed, error) {
+	usage, err := s.Store.Usage(ctx, s.Site.Name, shareHalfLife)
+	if err != nil {
+		return nil, err
+	}
+	f := &plan.Feed{
+		Room: r.site, Hardware: maps.Clone(r.hardware), Depth: func(hw string) int { return min(r.queue, s.Site.QueueLimit(hw)) },
+		Owners: map[int64]plan.Owner{}, TierWeight: map[string]int{}, TierUsed: map[string]float64{}, AccountUsed: map[string]float64{},
+	}
+	for tier, p := range s.Site.Priorities {
+		f.TierWeight[tier] = p.Weight
+	}
+	for _, u := range usage {
+		f.TierUsed[u.Priority] += u.GPUSeconds
+		f.AccountUsed[u.Account] += u.GPUSeconds
+	}
+	for id, sweep := range pending.Sweeps {
+		o := options(sweep)
+		f.Owners[id] = plan.Owner{Tier: cmp.Or(o.Priority, "normal"), Account: cmp.Or(o.Account, sweep.UserName)}
+	}
+	return f, nil
 }
 
 func options(sweep store.Sweep) plan.Options {
