@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +32,7 @@ type Record struct {
 	User         string
 	Account, QOS string
 	Partition    string
+	Restarts     *int // of the job before this start; nil where Slurm, before 24.11, does not say
 	Name         string
 }
 
@@ -40,11 +43,46 @@ func (r Record) Placeholder() bool { return r.Name == "allocation" || r.Submit.I
 // Ended reports whether the record is final.
 func (r Record) Ended() bool { return r.State.RecordPhase() == PhaseEnded && !r.End.IsZero() }
 
-// accountingColumns are asked for by name; free text is last. All exist since
-// 21.08 and in every version since.
+// accountingColumns are asked for by name; free text is last. Versions add columns
+// and take them away, and one that is not there fails the whole query: it is left
+// out from then on. Restarts came with 24.11; the others are in 21.08 to 25.11.
 var accountingColumns = []string{
 	"JobIDRaw", "JobID", "State", "Submit", "Start", "End", "ElapsedRaw", "ExitCode",
-	"NodeList", "AllocTRES", "User", "Account", "QOS", "Partition", "JobName",
+	"NodeList", "AllocTRES", "User", "Account", "QOS", "Partition", "Restarts", "JobName",
+}
+
+// essential are the columns without which a row says nothing.
+var essential = []string{"JobIDRaw", "JobID", "State", "Submit", "End", "JobName"}
+
+var invalidField = regexp.MustCompile(`Invalid field requested: "([A-Za-z0-9_]+)"`)
+
+// sacct asks for those of the columns that this Slurm has, and returns them.
+func (c *Client) sacct(ctx context.Context, all []string, args func(columns []string) []string) (output, []string, error) {
+	for {
+		columns := c.present(all)
+		out, err := c.run(ctx, call{program: "sacct", args: args(columns), timeout: c.conf.Timeout})
+		m := invalidField.FindStringSubmatch(out.stderr)
+		if err == nil || m == nil {
+			return out, columns, err
+		}
+		same := func(name string) bool { return strings.EqualFold(name, m[1]) }
+		if !slices.ContainsFunc(columns, same) || slices.ContainsFunc(essential, same) {
+			return out, columns, err
+		}
+		c.lacks(strings.ToLower(m[1]))
+	}
+}
+
+func (c *Client) present(all []string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return c.missing[strings.ToLower(name)] })
+}
+
+func (c *Client) lacks(column string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.missing[column] = true
 }
 
 // Accounting is the answer of sacct.
@@ -69,21 +107,22 @@ type AccountingQuery struct {
 // included. The error wraps ErrUnreachable or ErrNoAccounting where the database
 // did not answer: then nothing is known.
 func (c *Client) Accounting(ctx context.Context, q AccountingQuery) (Accounting, error) {
-	args := c.accountingArgs(q.Jobs, q.Since, accountingColumns)
-	args = append(args, "--allocations")
 	for _, n := range q.Names {
 		if err := checkName(n); err != nil {
 			return Accounting{}, err
 		}
 	}
-	if len(q.Names) > 0 {
-		args = append(args, "--name="+strings.Join(q.Names, ","))
-	}
-	out, err := c.run(ctx, call{program: "sacct", args: args, timeout: c.conf.Timeout})
+	out, columns, err := c.sacct(ctx, accountingColumns, func(columns []string) []string {
+		args := append(c.accountingArgs(q.Jobs, q.Since, columns), "--allocations")
+		if len(q.Names) > 0 {
+			args = append(args, "--name="+strings.Join(q.Names, ","))
+		}
+		return args
+	})
 	if err != nil {
 		return Accounting{}, fmt.Errorf("read accounting records: %w", err)
 	}
-	return parseAccounting(out.stdout, accountingColumns), nil
+	return parseAccounting(out.stdout, columns), nil
 }
 
 func (c *Client) accountingArgs(jobs []int64, since time.Time, columns []string) []string {
@@ -159,6 +198,10 @@ func parseRecord(record string, columns []string) (Record, error) {
 	rec.GPUs = gpus(rec.AllocTRES)
 	rec.State, rec.ByUID = parseState(r.text("State"))
 	rec.ExitCode, rec.ExitSignal = r.exitStatus("ExitCode")
+	if r.text("Restarts") != "" {
+		n := int(r.integer("Restarts"))
+		rec.Restarts = &n
+	}
 	if r.err != nil {
 		return Record{}, r.err
 	}
@@ -201,12 +244,11 @@ func (c *Client) Steps(ctx context.Context, since time.Time, raw ...int64) ([]St
 	if len(raw) > MaxStepJobs {
 		return nil, fmt.Errorf("read steps: %d jobs, at most %d at once", len(raw), MaxStepJobs)
 	}
-	args := c.accountingArgs(raw, since, stepColumns)
-	out, err := c.run(ctx, call{program: "sacct", args: args, timeout: c.conf.Timeout})
+	out, columns, err := c.sacct(ctx, stepColumns, func(columns []string) []string { return c.accountingArgs(raw, since, columns) })
 	if err != nil {
 		return nil, fmt.Errorf("read steps: %w", err)
 	}
-	return parseSteps(out.stdout, stepColumns), nil
+	return parseSteps(out.stdout, columns), nil
 }
 
 func parseSteps(text string, columns []string) []Step {

@@ -50,6 +50,8 @@ type Client struct {
 	query []string // of everything else
 	mu    sync.Mutex
 	stats map[string]Calls
+	// missing are the columns, in lower case, that this Slurm's sacct does not have.
+	missing map[string]bool
 }
 
 // Calls counts the calls of one command.
@@ -69,7 +71,7 @@ func New(conf Config) *Client {
 	env := scrubbed(conf)
 	// Times as epoch seconds in and out, and array expressions in full.
 	query := append(slices.Clone(env), "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0", "TZ=UTC")
-	return &Client{conf: conf, env: env, query: query, stats: map[string]Calls{}}
+	return &Client{conf: conf, env: env, query: query, stats: map[string]Calls{}, missing: map[string]bool{}}
 }
 
 // inherited are the only variables that pass from the caller to a command. All

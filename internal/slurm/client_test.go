@@ -20,6 +20,64 @@ func command(t *testing.T, dir, name, script string) {
 	}
 }
 
+// TestAccounting_ColumnsOfTheVersion: what this Slurm's sacct does not have is left
+// out, and asked for once.
+func TestAccounting_ColumnsOfTheVersion(t *testing.T) {
+	for _, tt := range []struct {
+		name, lacks string
+		calls       int64 // for two queries
+		restarts    int
+		gpus        int
+		fails       bool
+	}{
+		{"24.11", "none", 2, 2, 4, false},
+		{"22.05", "Restarts", 3, -1, 4, false},
+		{"a version without several", "Restarts QOS AllocTRES", 5, -1, 0, false},
+		{"without what is essential", "Submit", 2, 0, 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			command(t, dir, "sacct", `lacks="`+tt.lacks+`"
+declare -A values=([JobIDRaw]=9 [JobID]=8_3 [State]=COMPLETED [Submit]=1700000000 [Start]=1700000010 [End]=1700000020 [ElapsedRaw]=10
+  [ExitCode]=0:0 [NodeList]=gpu1 [AllocTRES]=gres/gpu=4 [User]=u [Account]=ml [QOS]=normal [Partition]=gpu [Restarts]=2 [JobName]=sb)
+for a in "$@"; do case $a in --format=*) IFS=, read -ra columns <<<"${a#--format=}" ;; esac; done
+out=''
+for c in "${columns[@]}"; do
+  case " $lacks " in *" $c "*) echo "sacct: error: Invalid field requested: \"${c,,}\"" >&2; exit 1 ;; esac
+  out+=${out:+$'\x1f'}${values[$c]}
+done
+echo "$out"
+`)
+			c := New(Config{BinDir: dir})
+			for range 2 {
+				a, err := c.Accounting(t.Context(), AccountingQuery{Jobs: []int64{8}})
+				if tt.fails {
+					if err == nil || !strings.Contains(err.Error(), "Invalid field") {
+						t.Errorf("%+v, %v", a, err)
+					}
+					continue
+				}
+				if err != nil || len(a.Records) != 1 || len(a.Skipped) != 0 {
+					t.Fatalf("%+v, %v", a, err)
+				}
+				if r := a.Records[0]; r.Raw != 9 || restartsOf(r) != tt.restarts || r.GPUs != tt.gpus || r.Name != "sb" || !r.Ended() {
+					t.Errorf("%+v", r)
+				}
+			}
+			if got := c.Stats()["sacct"].Calls; got != tt.calls {
+				t.Errorf("%d calls, want %d", got, tt.calls)
+			}
+		})
+	}
+}
+
+func restartsOf(r Record) int {
+	if r.Restarts == nil {
+		return -1
+	}
+	return *r.Restarts
+}
+
 func TestClient_EnvironmentIsScrubbed(t *testing.T) {
 	for _, kv := range [][2]string{
 		{"SBATCH_PARTITION", "debug"},
@@ -171,7 +229,7 @@ func TestClient_Find(t *testing.T) {
 		return strings.Join([]string{"7", "9", "2", state, "1000", "1010", "n1", "u", "None", "(null)", name}, `\x1f`) + `\x1e\n`
 	}
 	record := func(name, state, nodes, elapsed string) string {
-		return strings.Join([]string{"9", "7_2", state, "1000", "1010", "1020", elapsed, "1:0", nodes, "", "u", "a", "q", "p", name}, `\x1f`) + `\n`
+		return strings.Join([]string{"9", "7_2", state, "1000", "1010", "1020", elapsed, "1:0", nodes, "", "u", "a", "q", "p", "", name}, `\x1f`) + `\n`
 	}
 	for name, tt := range map[string]struct {
 		squeue, sacct string

@@ -15,6 +15,9 @@ import (
 
 const captures = "../../tests/conformance/slurm-22.05"
 
+// columns2205 are the columns of the captures.
+var columns2205 = slices.DeleteFunc(slices.Clone(accountingColumns), func(c string) bool { return c == "Restarts" })
+
 // capture reads a capture; "" where the command printed nothing.
 func capture(t testing.TB, name string) string {
 	t.Helper()
@@ -89,7 +92,7 @@ func TestParseQueue_Captured(t *testing.T) {
 }
 
 func TestParseAccounting_Captured(t *testing.T) {
-	a := parseAccounting(capture(t, "sacct-ended.out"), accountingColumns)
+	a := parseAccounting(capture(t, "sacct-ended.out"), columns2205)
 	if len(a.Skipped) != 0 {
 		t.Errorf("skipped %v", a.Skipped)
 	}
@@ -139,7 +142,7 @@ func TestParseAccounting_Captured(t *testing.T) {
 			t.Errorf("the last task of an array has its id: %+v", r.ID)
 		}
 	}
-	live := parseAccounting(capture(t, "sacct-live.out"), accountingColumns)
+	live := parseAccounting(capture(t, "sacct-live.out"), columns2205)
 	for _, r := range live.Records {
 		if r.State == Running && r.Ended() {
 			t.Errorf("%d runs and has ended", r.Raw)
@@ -151,7 +154,7 @@ const synthetic = "../slurm-synthetic"
 
 // Written by hand: what other versions say.
 func TestParseAccounting_Synthetic(t *testing.T) {
-	a := parseAccounting(capture(t, synthetic+"/sacct.out"), accountingColumns)
+	a := parseAccounting(capture(t, synthetic+"/sacct.out"), columns2205)
 	if len(a.Skipped) != 1 || !strings.Contains(a.Skipped[0].Row, "sb-cut") {
 		t.Errorf("skipped %v", a.Skipped)
 	}
@@ -240,7 +243,7 @@ func TestParseAccounting_Hostile(t *testing.T) {
 		"a bad exit status":          {strings.Replace(good, "0:0", "zero", 1), 0, 1},
 		"a node list without an end": {strings.Replace(good, "n1", "n[1-", 1), 0, 1},
 	} {
-		a := parseAccounting(tt.text, accountingColumns)
+		a := parseAccounting(tt.text, columns2205)
 		if len(a.Records) != tt.records || len(a.Skipped) != tt.skipped {
 			t.Errorf("%s: %d records and %d skipped, want %d and %d: %v", name, len(a.Records), len(a.Skipped), tt.records, tt.skipped, a.Skipped)
 		}
@@ -250,11 +253,11 @@ func TestParseAccounting_Hostile(t *testing.T) {
 			}
 		}
 	}
-	half := parseAccounting(record("4", "4", "PENDING", "100", "100", "Unknown", "0", "0:0", "None assigned", "", "u", "a", "q", "", "allocation"), accountingColumns)
+	half := parseAccounting(record("4", "4", "PENDING", "100", "100", "Unknown", "0", "0:0", "None assigned", "", "u", "a", "q", "", "allocation"), columns2205)
 	if len(half.Records) != 1 || !half.Records[0].Placeholder() {
 		t.Errorf("half-written record: %+v", half)
 	}
-	noEnd := parseAccounting(record("4", "4", "COMPLETED", "100", "100", "Unknown", "0", "0:0", "n1", "", "u", "a", "q", "p", "sb-x"), accountingColumns)
+	noEnd := parseAccounting(record("4", "4", "COMPLETED", "100", "100", "Unknown", "0", "0:0", "n1", "", "u", "a", "q", "p", "sb-x"), columns2205)
 	if noEnd.Records[0].Ended() {
 		t.Error("COMPLETED without an end is taken for final")
 	}

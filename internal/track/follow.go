@@ -31,6 +31,16 @@ type changes struct {
 	refused     []store.TaskKey  // of toEnded: cancelled in Slurm before they began
 	progress    []holding        // tasks whose record says which run is under way
 	launch      map[string][]int // tasks that Slurm could not launch and holds, by token
+	// restarts are the restart counts that Slurm itself has told.
+	restarts map[allocationKey]int
+}
+
+// record notes what sacct says of an allocation.
+func (c *changes) record(b store.Batch, i int, r slurm.Record) {
+	c.allocations = append(c.allocations, recorded(b, i, r))
+	if r.Restarts != nil {
+		c.restarts[allocationKey{r.Raw, r.Submit.Unix()}] = *r.Restarts
+	}
 }
 
 type holding struct {
@@ -75,7 +85,7 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 		t.Log.WarnContext(ctx, "no accounting records", "error", err)
 	}
 	t.Failpoint(FailObserved)
-	c := &changes{launch: map[string][]int{}}
+	c := &changes{launch: map[string][]int{}, restarts: map[allocationKey]int{}}
 	for _, open := range tasks {
 		b := batches[open.Token]
 		for _, i := range open.Running {
@@ -306,7 +316,7 @@ func (t *Tracker) missing(c *changes, b store.Batch, recs records, answered bool
 		last := own[n-1]
 		if last.Ended() && (!mayComeBack(last.State) || waited >= t.Requeue) {
 			for _, r := range own {
-				c.allocations = append(c.allocations, recorded(b, i, r))
+				c.record(b, i, r)
 			}
 			end(words(last.State), last.State == slurm.Cancelled && last.Start.IsZero())
 			return
@@ -386,7 +396,7 @@ func (t *Tracker) allocation(c *changes, b store.Batch, v view, recs records, a 
 	}
 	for _, r := range recs.of(b, a.TaskIndex) {
 		if r.Raw == a.JobIDRaw && r.Submit.Equal(a.SubmitTime) && r.Ended() {
-			c.allocations = append(c.allocations, recorded(b, a.TaskIndex, r))
+			c.record(b, a.TaskIndex, r)
 			return
 		}
 	}
@@ -525,6 +535,9 @@ func (t *Tracker) number(ctx context.Context, c *changes) error {
 	for i := range c.allocations {
 		a := &c.allocations[i]
 		n := earlier(store.TaskKey{Token: a.Token, Index: a.TaskIndex}, a.JobIDRaw, a.SubmitTime.Unix())
+		if told, ok := c.restarts[allocationKey{a.JobIDRaw, a.SubmitTime.Unix()}]; ok {
+			n = told
+		}
 		a.RestartCount = &n
 	}
 	for i := range c.progress {
