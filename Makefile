@@ -28,6 +28,18 @@ build: ## build all programs into bin/
 	GOARCH=arm64 $(GOSTATIC) -o $(BIN)/sbench-runner-arm64 ./cmd/sbench-runner
 	@scripts/build-gpu.sh $(BIN) '$(LDFLAGS)'
 
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+.PHONY: install
+install: ## install what `make build` made under PREFIX: programs, manual pages, completion, the systemd unit
+	@test -x $(BIN)/sbenchd || { echo "bin/ is empty: make build first" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for p in sbench sbenchd sbench-runner sbench-runner-arm64 sbench-gpu sbench-sim; do install -m 755 $(BIN)/$$p $(DESTDIR)$(PREFIX)/bin/ || exit 1; done
+	$(BIN)/sbench man $(DESTDIR)$(PREFIX)/share/man/man1
+	$(BIN)/sbench completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sbench
+	sed 's|@PREFIX@|$(PREFIX)|' scripts/sbenchd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/sbenchd.service
+
 .PHONY: engine
 engine: ## build the demo's inference engine, its model and its container image
 	@tests/engine/build.sh $(ENGINE)
