@@ -100,7 +100,13 @@ type Plan struct {
 	Currency string        `json:"currency"`
 	Batches  []PlanArray   `json:"batches"`
 	Detail   []PlanSetting `json:"settings_detail"`
-	Skipped  []PlanSkip    `json:"skipped"`
+	// Skipped are the settings that stand on an older result, and SavedGPUHours
+	// what they would have held.
+	Skipped       []PlanSkip `json:"skipped"`
+	SavedGPUHours float64    `json:"saved_gpu_hours"`
+	// Canaries are fresh settings that are run all the same, to see whether the
+	// skipped ones still hold.
+	Canaries []string `json:"canaries"`
 }
 
 // PlanArray is one job array of the plan.

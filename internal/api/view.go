@@ -67,7 +67,8 @@ type SettingSummary struct {
 	NValid      int            `json:"n_valid"`
 	NTotal      int            `json:"n_total"`
 	IsFinal     bool           `json:"is_final"`
-	Reasons     []string       `json:"reasons"` // why runs are missing, most frequent first
+	CarriedFrom *CarriedFrom   `json:"carried_from,omitempty"` // nil where it has runs of its own
+	Reasons     []string       `json:"reasons"`                // why runs are missing, most frequent first
 	Runs        map[string]int `json:"runs_by_state"`
 }
 
@@ -143,17 +144,26 @@ type Results struct {
 
 // Result is one setting's row.
 type Result struct {
-	SettingHash   string            `json:"setting_hash"`
-	SeriesHash    string            `json:"series_hash"`
-	HardwareClass string            `json:"hardware_class"`
-	Axes          map[string]any    `json:"axes"`
-	NValid        int               `json:"n_valid"`
-	NTotal        int               `json:"n_total"`
-	IsFinal       bool              `json:"is_final"`
-	Findings      []string          `json:"findings"`
-	Reasons       []string          `json:"reasons"`
-	Warnings      []string          `json:"warnings"`
-	Metrics       map[string]Metric `json:"metrics"`
+	SettingHash   string         `json:"setting_hash"`
+	SeriesHash    string         `json:"series_hash"`
+	HardwareClass string         `json:"hardware_class"`
+	Axes          map[string]any `json:"axes"`
+	NValid        int            `json:"n_valid"`
+	NTotal        int            `json:"n_total"`
+	IsFinal       bool           `json:"is_final"`
+	// CarriedFrom says that the numbers are an older sweep's; absent where they are
+	// this one's own. A carried number is no new observation.
+	CarriedFrom *CarriedFrom      `json:"carried_from,omitempty"`
+	Findings    []string          `json:"findings"`
+	Reasons     []string          `json:"reasons"`
+	Warnings    []string          `json:"warnings"`
+	Metrics     map[string]Metric `json:"metrics"`
+}
+
+// CarriedFrom is where a result comes from that was not measured again.
+type CarriedFrom struct {
+	SweepID    int64      `json:"sweep_id"`
+	MeasuredAt *time.Time `json:"measured_at"`
 }
 
 // Metric is one metric over the valid runs of a setting, in the unit of the

@@ -40,7 +40,7 @@ var layers = map[string]layer{
 
 	"setting": domain, "strictyaml": domain, "sweep": domain, "site": domain, "lifecycle": domain, "fingerprint": domain,
 	"batch": domain, "workload": domain, "result": domain, "metrics": domain, "stats": domain,
-	"schedule": domain, "aggregate": domain, "compare": domain, "regress": domain, "cost": domain, "plan": domain,
+	"schedule": domain, "aggregate": domain, "compare": domain, "regress": domain, "cost": domain, "plan": domain, "reuse": domain,
 
 	"slurm": adapter, "jobscript": adapter, "store": adapter, "resultfile": adapter, "bundle": adapter, "seal": adapter, "spool": adapter,
 	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "nvml": adapter,

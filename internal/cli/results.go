@@ -157,6 +157,9 @@ func resultsTable(r api.Results, shown []string, parsable bool) *table {
 			row = append(row, metricText(s.Metrics[m], parsable))
 		}
 		lines := slices.Concat(s.Reasons, prefixed("finding: ", s.Findings))
+		if c := s.CarriedFrom; c != nil {
+			lines = append(lines, fmt.Sprintf("carried from sweep %d, measured %s: not run again", c.SweepID, clock(c.MeasuredAt)))
+		}
 		if parsable {
 			t.add(append(row, strings.Join(slices.Concat(lines, prefixed("warning: ", s.Warnings)), "; "))...)
 			continue

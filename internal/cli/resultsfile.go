@@ -39,6 +39,12 @@ func wideColumns(r api.Results) []wideColumn {
 		{"n_valid", parquet.Int(64), func(s api.Result) any { return int64(s.NValid) }},
 		{"n_total", parquet.Int(64), func(s api.Result) any { return int64(s.NTotal) }},
 		{"is_final", parquet.Leaf(parquet.BooleanType), func(s api.Result) any { return s.IsFinal }},
+		{"carried_from_sweep_id", parquet.Int(64), func(s api.Result) any {
+			if s.CarriedFrom == nil {
+				return nil
+			}
+			return s.CarriedFrom.SweepID
+		}},
 		{"findings", parquet.String(), func(s api.Result) any { return strings.Join(s.Findings, ";") }},
 		{"reasons", parquet.String(), func(s api.Result) any { return strings.Join(s.Reasons, "; ") }},
 	}

@@ -181,6 +181,7 @@ func (a *app) printPlan(p api.Plan) {
 		a.print("nothing\n")
 		return
 	}
+	a.print("about %.1f GPU-hours saved; %s of the rest run as canaries\n", p.SavedGPUHours, plural(len(p.Canaries), "setting"))
 	t = newTable("SETTING", "REASON")
 	for _, s := range p.Skipped {
 		t.add(short(s.SettingHash), s.Reason)

@@ -13,6 +13,7 @@ import (
 	"sbench/internal/metrics"
 	"sbench/internal/result"
 	"sbench/internal/resultfile"
+	"sbench/internal/reuse"
 	"sbench/internal/seal"
 	"sbench/internal/store"
 )
@@ -78,7 +79,52 @@ func (c *Collector) settleOne(ctx context.Context, key store.SettingKey) (store.
 	if err != nil {
 		return store.Settled{}, err
 	}
-	return c.store.Settle(ctx, key, sum, valid)
+	reopen, err := c.doubts(ctx, key, sum)
+	if err != nil {
+		return store.Settled{}, err
+	}
+	return c.store.Settle(ctx, key, sum, valid, reopen...)
+}
+
+// canaryMetrics are held against what is carried.
+func canaryMetrics() []string {
+	return []string{"output_tokens_per_s", "ttft_p50", "tpot_p50", "e2e_p50"}
+}
+
+// doubts says whether the canaries of a setting's stratum, this one included,
+// contradict the results that are carried there.
+func (c *Collector) doubts(ctx context.Context, key store.SettingKey, sum aggregate.Summary) ([]store.Reopen, error) {
+	stratum, canaries, err := c.store.Canaries(ctx, key)
+	if err != nil || stratum == "" {
+		return nil, err
+	}
+	for _, name := range canaryMetrics() {
+		var pairs []reuse.Pair
+		for _, k := range canaries {
+			after := k.After
+			if k.SettingHash == key.SettingHash {
+				after = sum.Metrics
+			}
+			if after != nil {
+				pairs = append(pairs, reuse.Pair{Before: sample(k.Before[name]), After: sample(after[name])})
+			}
+		}
+		if d := reuse.Deviates(pairs, len(canaryMetrics())); d.Found {
+			reason := fmt.Sprintf("not carried: %s of %d canaries is %+.1f %% from the carried results (p = %.2g)", name, d.Canaries, 100*(d.Ratio-1), d.P)
+			c.log.Warn("canaries contradict carried results", "sweep", key.SweepID, "stratum", stratum, "metric", name,
+				"canaries", d.Canaries, "ratio", d.Ratio, "p", d.P)
+			return []store.Reopen{{Stratum: stratum, Reason: reason}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// sample is nothing where the mean or the spread is not known.
+func sample(m aggregate.Metric) reuse.Sample {
+	if m.Mean == nil || m.StdDev == nil {
+		return reuse.Sample{}
+	}
+	return reuse.Sample{N: m.N, Mean: *m.Mean, StdDev: *m.StdDev}
 }
 
 // merge reads the requests of attempts again. Where one's are not there any

@@ -165,7 +165,7 @@ var (
 )
 
 var runTransitions = []step[RunState]{
-	{"", RunPending, byAdmit},
+	{"", RunPending, []Actor{ActorAdmit, ActorCollect}}, // or a carried setting is run after all
 	{"", RunSkipped, byAdmit},
 
 	{RunPending, RunSubmitted, bySubmit},

@@ -223,7 +223,8 @@ returning state`
 
 // Settled says what was stored.
 type Settled struct {
-	Version int
+	Version  int
+	Reopened int // carried settings that are run after all
 	// Sweep is what became of the sweep, "" where it goes on.
 	Sweep SweepState
 }
@@ -231,12 +232,13 @@ type Settled struct {
 // Settle stores the summary of a setting whose runs are all terminal as its next
 // version, and ends the sweep with its last setting. used are the attempts that
 // the summary was computed from; the error is ErrStale where they are not the
-// valid ones any more, or a run is open.
-func (s *Store) Settle(ctx context.Context, key SettingKey, sum aggregate.Summary, used []ValidResult) (Settled, error) {
+// valid ones any more, or a run is open. What reopen names is run after all, and
+// keeps the sweep from ending.
+func (s *Store) Settle(ctx context.Context, key SettingKey, sum aggregate.Summary, used []ValidResult, reopen ...Reopen) (Settled, error) {
 	var done Settled
 	err := s.WithTx(ctx, func(tx *Tx) error {
 		var err error
-		done, err = tx.settle(ctx, key, sum, used)
+		done, err = tx.settle(ctx, key, sum, used, reopen)
 		return err
 	})
 	if err != nil {
@@ -245,7 +247,7 @@ func (s *Store) Settle(ctx context.Context, key SettingKey, sum aggregate.Summar
 	return done, nil
 }
 
-func (tx *Tx) settle(ctx context.Context, key SettingKey, sum aggregate.Summary, used []ValidResult) (Settled, error) {
+func (tx *Tx) settle(ctx context.Context, key SettingKey, sum aggregate.Summary, used []ValidResult, reopen []Reopen) (Settled, error) {
 	runs, err := collect[lockedRun](ctx, tx, "runs", sqlLockSettled, key.SweepID, key.SettingHash)
 	if err != nil {
 		return Settled{}, err
@@ -277,6 +279,13 @@ func (tx *Tx) settle(ctx context.Context, key SettingKey, sum aggregate.Summary,
 		return Settled{}, fmt.Errorf("lock sweep: %w", err)
 	}
 	done := Settled{Version: version}
+	for _, r := range reopen {
+		n, err := tx.reopenCarried(ctx, key.SweepID, r)
+		if err != nil {
+			return Settled{}, err
+		}
+		done.Reopened += n
+	}
 	err = tx.QueryRow(ctx, sqlEndSweep, key.SweepID, tx.now).Scan(&done.Sweep)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Settled{}, fmt.Errorf("end sweep: %w", err)

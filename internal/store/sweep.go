@@ -48,7 +48,16 @@ type NewSetting struct {
 	CanonicalSpec    []byte // the bytes whose SHA-256 is Hash
 	Setting          setting.Setting
 	Repeats          int
-	FirstRepeat      int // what its repeats count from
+	FirstRepeat      int      // what its repeats count from
+	Carried          *Carried // nil where no older result stands for it
+}
+
+// runs is how many runs the setting gets now.
+func (n *NewSetting) runs() int {
+	if n.Carried != nil && !n.Carried.Canary {
+		return 0
+	}
+	return n.Repeats
 }
 
 const (
@@ -99,11 +108,11 @@ func (n NewSweep) digest() (string, error) {
 }
 
 func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id int64, created bool, err error) {
-	runs := 0
-	for _, c := range n.Settings {
-		runs += c.Repeats
+	runs, wanted := 0, 0
+	for i := range n.Settings {
+		runs, wanted = runs+n.Settings[i].runs(), wanted+n.Settings[i].Repeats
 	}
-	if runs == 0 {
+	if wanted == 0 {
 		return 0, false, errors.New("no runs")
 	}
 	var key *string
@@ -137,7 +146,15 @@ func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id in
 	if err := tx.insertSettings(ctx, n.Settings); err != nil {
 		return 0, false, err
 	}
-	return id, true, tx.copyRuns(ctx, id, n, runs)
+	if err := tx.copyRuns(ctx, id, n, runs); err != nil {
+		return 0, false, err
+	}
+	if runs == 0 { // every result is carried: there is nothing to wait for
+		if _, err := tx.Exec(ctx, sqlEndSweep, id, tx.now); err != nil {
+			return 0, false, fmt.Errorf("end sweep: %w", err)
+		}
+	}
+	return id, true, nil
 }
 
 func (tx *Tx) insertSettings(ctx context.Context, settings []NewSetting) error {
@@ -154,13 +171,20 @@ func (tx *Tx) insertSettings(ctx context.Context, settings []NewSetting) error {
 	return nil
 }
 
+// runColumns is the order in which new runs are copied.
+var runColumns = []string{"sweep_id", "setting_hash", "repeat", "budget_attempts", "budget_free", "held", "state", "actor", "changed_at"}
+
 func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) error {
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"sweep_setting"},
-		[]string{"sweep_id", "setting_hash", "ordinal", "repeats", "setting"},
+		[]string{"sweep_id", "setting_hash", "ordinal", "repeats", "setting", "settled", "carried_from", "canary", "stratum", "carried_repeats"},
 		pgx.CopyFromSlice(len(n.Settings), func(i int) ([]any, error) {
 			c := &n.Settings[i]
 			text, err := json.Marshal(&c.Setting)
-			return []any{id, c.Hash, int32(i), int32(c.Repeats), text}, err
+			row := []any{id, c.Hash, int32(i), int32(c.runs()), text, c.runs() == 0, nil, false, "", int32(0)}
+			if c.Carried != nil {
+				row = append(row[:6], c.Carried.Aggregate, c.Carried.Canary, c.Carried.Stratum, int32(c.Repeats))
+			}
+			return row, err
 		}))
 	if err != nil {
 		return fmt.Errorf("copy settings: %w", err)
@@ -171,9 +195,9 @@ func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) erro
 	}
 	next, repeat := 0, 0
 	_, err = tx.CopyFrom(ctx, pgx.Identifier{"run"},
-		[]string{"sweep_id", "setting_hash", "repeat", "budget_attempts", "budget_free", "held", "state", "actor", "changed_at"},
+		runColumns,
 		pgx.CopyFromFunc(func() ([]any, error) {
-			for next < len(n.Settings) && repeat == n.Settings[next].Repeats {
+			for next < len(n.Settings) && repeat == n.Settings[next].runs() {
 				next, repeat = next+1, 0
 			}
 			if next == len(n.Settings) {

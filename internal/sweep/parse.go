@@ -10,6 +10,7 @@ import (
 
 	"sbench/internal/diag"
 	"sbench/internal/metrics"
+	"sbench/internal/reuse"
 	"sbench/internal/setting"
 	"sbench/internal/strictyaml"
 )
@@ -223,6 +224,7 @@ func (p *parser) reuse(n *strictyaml.Node, path string) {
 		r.Off = true
 		return
 	}
+	r.Canary = reuse.DefaultCanary
 	p.Fields(n, path, []strictyaml.Field{
 		{Key: "max_age", Read: func(n *strictyaml.Node, path string) {
 			v, ok := p.Duration(n, path)

@@ -53,7 +53,8 @@ type admission struct {
 	sweep   sweep.Expansion
 	plan    api.Plan
 	resp    api.SubmitResponse
-	foreign []string // images that are not registered
+	carried map[string]store.Carried // settings that stand on an older result, canaries included
+	foreign []string                 // images that are not registered
 }
 
 // submit admits a sweep, or says what would become of it.
@@ -82,7 +83,7 @@ func (s *server) admit(ctx context.Context, who auth.Identity, req api.SubmitReq
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.lookUp, s.forecast, s.permit} {
+	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.carry, s.lookUp, s.forecast, s.permit} {
 		if err := step(ctx, a); err != nil {
 			return nil, err
 		}
@@ -205,9 +206,6 @@ func (s *server) read(_ context.Context, a *admission) error {
 	o.Priority = cmp.Or(o.Priority, string(f.Priority))
 	o.JobName = cmp.Or(o.JobName, f.Name)
 	a.plan.Name = o.JobName
-	if f.Reuse.Given && !f.Reuse.Off && !o.Force {
-		a.resp.Notes = append(a.resp.Notes, "reuse is not yet applied: every setting is run")
-	}
 	return nil
 }
 
@@ -322,7 +320,12 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		if !known {
 			seconds = plan.RunLimit(&x.Setting, startForecast).Seconds()
 		}
-		a.plan.GPUHours += float64(shape.GPUs) * seconds * float64(repeats) / 3600
+		hours := float64(shape.GPUs) * seconds * float64(repeats) / 3600
+		if c, ok := a.carried[x.Hash]; ok && !c.Canary {
+			a.plan.SavedGPUHours += hours
+			continue
+		}
+		a.plan.GPUHours += hours
 		a.plan.Detail = append(a.plan.Detail, api.PlanSetting{
 			SettingHash: x.Hash, Axes: api.Axes(&x.Setting), Repeats: repeats, HeldGPUs: shape.GPUs, RunSeconds: seconds,
 		})
@@ -343,7 +346,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 	if err := s.tryScripts(a.site, batches, a.options.Comment); err != nil {
 		return invalid("%v", err)
 	}
-	a.plan.Arrays, a.plan.Batches, a.plan.Skipped = len(batches), []api.PlanArray{}, []api.PlanSkip{}
+	a.plan.Arrays, a.plan.Batches, a.plan.Runs = len(batches), []api.PlanArray{}, len(runs)
 	for _, b := range batches {
 		a.plan.Tasks += len(b.Tasks)
 		a.plan.Batches = append(a.plan.Batches, api.PlanArray{
@@ -492,6 +495,9 @@ func (s *server) create(ctx context.Context, a *admission) error {
 			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: a.sweep.Repeats.Runs(),
 			FirstRepeat: firstRepeat(a.options),
 		})
+		if c, ok := a.carried[x.Hash]; ok {
+			n.Settings[i].Carried = &c
+		}
 	}
 	id, created, err := s.Store.CreateSweep(ctx, n)
 	if err != nil {

@@ -183,14 +183,25 @@ func (s *server) settingsOf(r *http.Request, sweep int64) ([]api.SettingSummary,
 	if err != nil {
 		return nil, err
 	}
+	carried, err := s.Store.CarriedViews(r.Context(), sweep)
+	if err != nil {
+		return nil, err
+	}
 	out := make([]api.SettingSummary, len(views))
 	for i, v := range views {
 		out[i] = api.SettingSummary{
 			SettingHash: v.SettingHash, Axes: api.Axes(&v.Setting), NValid: v.NValid, NTotal: v.Repeats, IsFinal: v.Settled,
 			Reasons: nonNil(reasons[v.SettingHash]), Runs: countsOf(v.RunsByState),
 		}
+		if c, ok := carried[v.SettingHash]; ok && !c.Canary {
+			out[i].NValid, out[i].NTotal, out[i].CarriedFrom = c.NValid, c.NTotal, carriedFrom(c)
+		}
 	}
 	return out, nil
+}
+
+func carriedFrom(c store.CarriedView) *api.CarriedFrom {
+	return &api.CarriedFrom{SweepID: c.FromSweep, MeasuredAt: c.MeasuredAt}
 }
 
 // reasonsOf returns per setting why runs are missing, most frequent first.
@@ -407,6 +418,10 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 		return nil, err
 	}
 	maps.Copy(latest, partial)
+	carried, err := s.Store.CarriedViews(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	out := api.Results{SweepID: id, Name: v.Name, Complete: v.State == store.SweepComplete, Settings: make([]api.Result, len(settings))}
 	for i, st := range settings {
 		a, measured := latest[st.SettingHash]
@@ -414,6 +429,11 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 			SettingHash: st.SettingHash, SeriesHash: st.SeriesHash, HardwareClass: cmp.Or(a.HardwareClass, v.HardwareClass), Axes: api.Axes(&st.Setting),
 			NValid: a.NValid, NTotal: st.Repeats, IsFinal: measured && a.IsFinal && st.Settled,
 			Findings: nonNil(a.Findings), Reasons: nonNil(reasons[st.SettingHash]), Warnings: nonNil(a.Warnings), Metrics: map[string]api.Metric{},
+		}
+		if c, ok := carried[st.SettingHash]; ok && !c.Canary {
+			measured, a.Metrics = true, c.Metrics
+			row.NValid, row.NTotal, row.IsFinal, row.CarriedFrom = c.NValid, c.NTotal, true, carriedFrom(c)
+			row.Findings, row.Warnings = nonNil(c.Findings), nonNil(c.Warnings)
 		}
 		if measured {
 			if err := json.Unmarshal(a.Metrics, &row.Metrics); err != nil {

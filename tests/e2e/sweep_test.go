@@ -26,6 +26,7 @@ func simSweep(t *testing.T, name string, repeats int, rates string, duration str
 	return fmt.Sprintf(`sweep: v1
 name: %s
 repeats: %d
+reuse: off
 setting:
   model:    {name: sim-model, precision: bf16}
   image:    {kind: host, path: %q, digest: %q}
