@@ -29,6 +29,7 @@ const (
 	CodeNotFound    Code = "not_found"   // no such sweep, setting, run or site
 	CodeConflict    Code = "conflict"    // the state does not allow it
 	CodeUnavailable Code = "unavailable" // the database or Slurm cannot be reached
+	CodeLimited     Code = "limited"     // the caller sends too many requests
 	CodeInternal    Code = "internal"    // a fault of the daemon
 )
 

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,20 +18,48 @@ import (
 
 // Client talks to the daemon. It is safe for concurrent use.
 type Client struct {
-	socket string
+	socket string // or the URL of a daemon over TCP; for messages
+	base   string // of every URL
 	http   *http.Client
+	// authorize returns the Authorization of a request; nil on the Unix socket,
+	// where the kernel says who calls.
+	authorize Authorize
 }
+
+// Authorize makes the Authorization header of one request. uri is the path with
+// its query.
+type Authorize func(ctx context.Context, method, uri string, body []byte) (string, error)
 
 // NewClient returns a client for the daemon behind a Unix socket; nothing is
 // connected before the first request.
 func NewClient(socket string) *Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{
+	// The host is a fixed word: the transport dials the socket whatever it says.
+	return &Client{socket: socket, base: "http://sbenchd", http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
 		DisableCompression: true,
 	}}}
+}
+
+// NewRemoteClient returns a client for a daemon over TCP at http://host:port or
+// https://host:port. secure may be nil; it is for https.
+func NewRemoteClient(address string, secure *tls.Config, authorize Authorize) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("%q is not the address of a daemon: write http://host:port or https://host:port", address)
+	}
+	return &Client{
+		socket: address, base: u.Scheme + "://" + u.Host, authorize: authorize,
+		http: &http.Client{
+			Transport: &http.Transport{
+				DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSClientConfig: secure, DisableCompression: true, ForceAttemptHTTP2: true,
+			},
+			// A credential is for one request at one place.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
 }
 
 // UnreachableError means that no answer came from the daemon.
@@ -228,16 +257,16 @@ func call[T any](ctx context.Context, c *Client, method, path string, q url.Valu
 }
 
 func (c *Client) do(ctx context.Context, method, path string, q url.Values, body any) (*http.Response, error) {
+	var encoded []byte
 	var payload io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
 		if err != nil {
 			return nil, fmt.Errorf("encode request: %w", err)
 		}
-		payload = bytes.NewReader(b)
+		encoded, payload = b, bytes.NewReader(b)
 	}
-	// The host is a fixed word: the transport dials the socket whatever it says.
-	target := "http://sbenchd" + path
+	target := c.base + path
 	if len(q) > 0 {
 		target += "?" + q.Encode()
 	}
@@ -247,6 +276,16 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, body
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+		// Without it the transport would send a request again whose credential
+		// has been used.
+		req.GetBody = nil
+	}
+	if c.authorize != nil {
+		header, err := c.authorize(ctx, method, req.URL.RequestURI(), encoded)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", header)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

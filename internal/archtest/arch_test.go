@@ -53,7 +53,7 @@ var layers = map[string]layer{
 
 	"daemon": program, "cli": program,
 
-	"pgtest": testkit, "slurmtest": testkit, "archtest": testkit,
+	"pgtest": testkit, "slurmtest": testkit, "mungetest": testkit, "archtest": testkit,
 }
 
 // forbiddenInDomain keeps the domain pure: same input, same output.

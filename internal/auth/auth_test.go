@@ -72,7 +72,7 @@ func TestPeers_IdentifyOverUnixSocket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := serve(t, NewPeers(users, tc.self, tc.operators), ConnContext)
+			c := serve(t, NewPeers(users, Roles{Self: tc.self, Operators: tc.operators}), ConnContext)
 			status, body := get(t, c)
 			if want := fmt.Sprintf("%d ada %v", uid, tc.operator); status != 200 || body != want {
 				t.Errorf("got %d %q, want %q", status, body, want)
@@ -84,12 +84,12 @@ func TestPeers_IdentifyOverUnixSocket(t *testing.T) {
 func TestPeers_RefuseWithoutCredentials(t *testing.T) {
 	t.Parallel()
 	users := fakeUsers(func(int) (string, error) { return "ada", nil })
-	c := serve(t, NewPeers(users, 0, nil), nil)
+	c := serve(t, NewPeers(users, Roles{}), nil)
 	if status, body := get(t, c); status != http.StatusForbidden {
 		t.Errorf("without ConnContext: got %d %q", status, body)
 	}
 	tcp := httptest.NewRequest(http.MethodGet, "/", nil)
-	if _, err := NewPeers(users, 0, nil).Identify(tcp); !errors.Is(err, ErrNoPeer) {
+	if _, err := NewPeers(users, Roles{}).Identify(tcp); !errors.Is(err, ErrNoPeer) {
 		t.Errorf("bare request: got %v", err)
 	}
 }
@@ -106,7 +106,7 @@ func TestPeerUID_RefusesTCP(t *testing.T) {
 
 func TestPeers_RefuseNameless(t *testing.T) {
 	t.Parallel()
-	c := serve(t, NewPeers(fakeUsers(func(int) (string, error) { return "", ErrUnknownUser }), 0, nil), ConnContext)
+	c := serve(t, NewPeers(fakeUsers(func(int) (string, error) { return "", ErrUnknownUser }), Roles{}), ConnContext)
 	if status, _ := get(t, c); status != http.StatusForbidden {
 		t.Errorf("nameless uid: got %d", status)
 	}

@@ -72,6 +72,34 @@ func (u *Users) Name(ctx context.Context, uid int) (string, error) {
 	return name, nil
 }
 
+// ID returns the uid of a name, or ErrUnknownUser. It asks every time.
+func (u *Users) ID(ctx context.Context, name string) (int, error) {
+	if name == "" || strings.HasPrefix(name, "-") || strings.ContainsAny(name, ":\n\x00") || isNumber(name) {
+		return 0, ErrUnknownUser // getent would read an option, or a uid
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "getent", "passwd", name).Output()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == 2:
+		return 0, ErrUnknownUser
+	case err != nil:
+		return 0, fmt.Errorf("getent passwd: %w", err)
+	}
+	fields := strings.Split(strings.TrimSpace(string(out)), ":")
+	if len(fields) < 4 || fields[0] != name {
+		return 0, fmt.Errorf("getent passwd printed %q", out)
+	}
+	uid, err := strconv.ParseUint(fields[2], 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("getent passwd printed uid %q", fields[2])
+	}
+	return int(uid), nil
+}
+
+func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
 func getent(ctx context.Context, uid int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()

@@ -94,7 +94,7 @@ func TestSubmit_Faults(t *testing.T) {
 	l.fails(exitUsage, `unexpected argument "x"`, "submit", file, "x")
 	l.fails(exitUsage, "not available yet", "submit", "--mail-type=END", file)
 	l.fails(exitUsage, "not available yet", "submit", "-d", "afterok:1", file)
-	l.fails(exitUsage, "not available yet", "submit", "--max-cost", "5", file)
+	l.fails(exitRefused, "has no rate for all of this", "submit", "--max-cost", "5", file)
 	l.fails(exitUsage, "does not go with", "submit", "--test-only", "--wait", file)
 	l.fails(exitUsage, "no such site", "submit", "--site", "moon", file)
 	l.fails(exitUsage, "no hardware of the site", "submit", "--gres", "gpu:b200:1", file)

@@ -81,7 +81,7 @@ paths: {spool: %[1]s/spool, results: %[1]s/results, models: %[1]s/models, images
 		t.Fatal(err)
 	}
 	handler, err := web.New(web.Config{
-		Store: l.store, Auth: auth.NewPeers(auth.NewUsers(), os.Getuid(), nil), Sites: []*site.Site{st}, Log: slog.New(slog.DiscardHandler),
+		Store: l.store, Auth: auth.NewPeers(auth.NewUsers(), auth.Roles{Self: os.Getuid()}), Sites: []*site.Site{st}, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Version: "test", UID: os.Getuid(), Poll: time.Millisecond,
 	})
 	if err != nil {

@@ -41,8 +41,10 @@ type app struct {
 	now            func() time.Time
 	poll           time.Duration // between two looks at the daemon
 
-	json   bool   // --json
-	socket string // --socket
+	json   bool        // --json
+	socket string      // --socket
+	server string      // --server
+	remote *api.Client // over TCP; nil where the Unix socket is used
 }
 
 // Main runs the command and returns its exit status. It returns early, with
@@ -90,8 +92,12 @@ func (a *app) lookup(name string) (string, bool) {
 	return "", false
 }
 
-// client connects to the daemon of --socket, of SBENCH_SOCKET, or the default one.
+// client connects to the daemon of --socket or --server, of SBENCH_SOCKET or
+// SBENCH_SERVER, or the default one.
 func (a *app) client() *api.Client {
+	if a.remote != nil {
+		return a.remote
+	}
 	socket := a.socket
 	if socket == "" {
 		socket = a.env(api.SocketEnv)
@@ -117,6 +123,8 @@ pinned one, and publishes only numbers that it can prove.`,
 	}
 	root.PersistentFlags().BoolVar(&a.json, "json", a.json, "print one JSON document instead of text, and failures as a JSON line on stderr")
 	root.PersistentFlags().StringVar(&a.socket, "socket", "", "the daemon's Unix socket (default $SBENCH_SOCKET, then "+api.DefaultSocket+")")
+	root.PersistentFlags().StringVar(&a.server, "server", "", "the daemon's address over TCP, http://host:port or https://host:port (default $SBENCH_SERVER, then --socket)")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.connect() }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &failure{status: exitUsage, message: lowerFirst(err.Error()), hint: "see " + cmd.CommandPath() + " --help"}
 	})
@@ -132,8 +140,14 @@ pinned one, and publishes only numbers that it can prove.`,
 		newSimulateCommand(a), newProfileCommand(a))
 	add("work", newSubmitCommand(a), newQueueCommand(a), newShowCommand(a), newWatchCommand(a), newResultsCommand(a),
 		newLogsCommand(a), newBundleCommand(a), newRerunCommand(a), newCancelCommand(a), newHoldCommand(a), newReleaseCommand(a), newRequeueCommand(a), newThrottleCommand(a), newDeadCommand(a), newCronCommand(a))
+<<<<<<< HEAD
 	add("admin", newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(), newDoctorCommand(), newVersionCommand(a), newManCommand(a))
 	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a))
+=======
+	add("admin", newCostCommand(a), newRateCommand(a), newQuotaCommand(a), newTokenCommand(a), newAuditCommand(a),
+		newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(), newDoctorCommand(),
+		newVersionCommand(a), newManCommand(a))
+>>>>>>> 2e2ce06 (Add costs, quotas, MUNGE over TCP, tokens, roles and an audit log)
 	exits(root, exitOK, exitFailed, exitUsage, exitRefused, exitIncomplete, exitRegression, exitUnreachable)
 	root.SetCompletionCommandGroupID("admin")
 	root.SetHelpCommand(newHelpCommand(root))
@@ -266,7 +280,7 @@ func failureOf(err error) *failure {
 		switch p.Code {
 		case api.CodeInvalid:
 			f.status = exitUsage
-		case api.CodeRefused:
+		case api.CodeRefused, api.CodeLimited:
 			f.status = exitRefused
 		case api.CodeUnavailable:
 			f.status = exitUnreachable

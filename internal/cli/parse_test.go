@@ -129,7 +129,8 @@ func TestRequest_RefusesWhatHasNoEffect(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"--mail-type", "END"},
-		{"--max-cost", "1"},
+		{"--max-cost", "-1"},
+		{"--max-cost", "cheap"},
 		{"--mail-user", "ada"},
 		{"-d", "afterok:1"},
 		{"--repeats", "0"},

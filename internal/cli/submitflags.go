@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,7 +82,7 @@ func (o *submitOptions) addJobFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.force, "force", false, "run also what reuse would skip")
 	fs.StringVar(&o.maxInflight, "max-inflight", "", "keep at most `N` runs of this sweep in Slurm at once")
 	fs.StringVar(&o.maxGPUHours, "max-gpu-hours", "", "refuse the sweep if the forecast is above `hours`")
-	fs.StringVar(&o.maxCost, "max-cost", "", "refuse the sweep if the forecast cost is above `amount`")
+	fs.StringVar(&o.maxCost, "max-cost", "", "refuse the sweep if the forecast costs more than `USD`")
 }
 
 // addModeFlags declares what submit does with the sweep.
@@ -198,7 +199,11 @@ func (o *submitOptions) request(a *app) (api.Options, error) {
 		return out, &failure{status: exitUsage, message: "--dependency is not available yet", hint: "submit held (-H) and use sbench release"}
 	}
 	if o.maxCost != "" {
-		return out, &failure{status: exitUsage, message: "--max-cost is not available yet: sites have no rates", hint: "--max-gpu-hours bounds the same"}
+		v, err := strconv.ParseFloat(o.maxCost, 64)
+		if err != nil || !(v >= 0) || math.IsInf(v, 0) {
+			return out, usagef("--max-cost %q is no amount of US dollars", o.maxCost)
+		}
+		out.MaxCost = &v
 	}
 	if o.priority != "" && !slices.Contains([]string{"urgent", "normal", "bulk"}, o.priority) {
 		return out, usagef("--priority %q is none of urgent, normal, bulk", o.priority)

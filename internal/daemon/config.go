@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,14 +39,34 @@ type Config struct {
 	Operators []string `yaml:"operators"`
 	// TimeZone is of the schedules that name none: an IANA name; the machine's
 	// where it is known, else UTC.
-	TimeZone  string `yaml:"time_zone"`
-	LogLevel  string `yaml:"log_level"`  // debug, info, warn, error
-	LogFormat string `yaml:"log_format"` // text, json
+	TimeZone string `yaml:"time_zone"`
+	// Admins are operators who also set rates and quotas and see the audit log.
+	Admins []string `yaml:"admins"`
+	// Listen is the TCP side of the API, for hosts other than the daemon's own.
+	Listen Listen `yaml:"listen"`
+	// RequestsPerS is how many requests a caller may send for any length of time;
+	// 0 is the daemon's own limit.
+	RequestsPerS int    `yaml:"requests_per_s"`
+	LogLevel     string `yaml:"log_level"`  // debug, info, warn, error
+	LogFormat    string `yaml:"log_format"` // text, json
+}
+
+// Listen says how the API is offered over TCP. Callers show a MUNGE credential for
+// each request, or a token.
+type Listen struct {
+	// Address is host:port; "" does not listen.
+	Address string `yaml:"address"`
+	// TLSCert and TLSKey are PEM files; both or none. Without them answers can be
+	// read on the way, and tokens are taken from the daemon's own host only.
+	TLSCert string `yaml:"tls_cert"`
+	TLSKey  string `yaml:"tls_key"`
+	// MungeSocket is munged's; "" is its default.
+	MungeSocket string `yaml:"munge_socket"`
 }
 
 // Default returns the configuration of an empty file.
 func Default() Config {
-	c := Config{Socket: api.DefaultSocket, LogLevel: "info", LogFormat: "text", TimeZone: localZone(), Sites: []string{}, Operators: []string{}}
+	c := Config{Socket: api.DefaultSocket, LogLevel: "info", LogFormat: "text", TimeZone: localZone(), Sites: []string{}, Operators: []string{}, Admins: []string{}}
 	if self, err := os.Executable(); err == nil {
 		// The programs are installed side by side.
 		c.Runner = filepath.Join(filepath.Dir(self), "sbench-runner")
@@ -108,7 +129,7 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return c, fmt.Errorf("read configuration: %w", err)
 	}
-	for _, p := range []*string{&c.Socket, &c.Runner, &c.GPUHelper} {
+	for _, p := range []*string{&c.Socket, &c.Runner, &c.GPUHelper, &c.Listen.TLSCert, &c.Listen.TLSKey, &c.Listen.MungeSocket} {
 		*p = below(dir, *p)
 	}
 	for i := range c.Sites {
@@ -151,6 +172,20 @@ func (c *Config) read(root *strictyaml.Node, r strictyaml.Reader) {
 		{Key: "gpu_helper", Read: text(&c.GPUHelper)},
 		{Key: "operators", Read: texts(&c.Operators)},
 		{Key: "time_zone", Read: text(&c.TimeZone)},
+		{Key: "admins", Read: texts(&c.Admins)},
+		{Key: "listen", Read: func(n *strictyaml.Node, p string) {
+			r.Fields(n, p, []strictyaml.Field{
+				{Key: "address", Read: text(&c.Listen.Address)},
+				{Key: "tls_cert", Read: text(&c.Listen.TLSCert)},
+				{Key: "tls_key", Read: text(&c.Listen.TLSKey)},
+				{Key: "munge_socket", Read: text(&c.Listen.MungeSocket)},
+			})
+		}},
+		{Key: "requests_per_s", Read: func(n *strictyaml.Node, p string) {
+			if v, ok := r.Int(n, p); ok {
+				c.RequestsPerS = int(v)
+			}
+		}},
 		{Key: "log_level", Read: word(&c.LogLevel, logLevels()...)},
 		{Key: "log_format", Read: word(&c.LogFormat, "text", "json")},
 	})
@@ -192,6 +227,19 @@ func (c Config) check() error {
 	}
 	if err := checkZone(c.TimeZone); err != nil {
 		fail("%v", err)
+	}
+	if c.RequestsPerS < 0 || c.RequestsPerS > 1_000_000 {
+		fail("requests_per_s %d is not between 1 and 1000000", c.RequestsPerS)
+	}
+	if l := c.Listen; l.Address != "" {
+		if _, _, err := net.SplitHostPort(l.Address); err != nil {
+			fail("listen.address %q is not host:port", l.Address)
+		}
+		if (l.TLSCert == "") != (l.TLSKey == "") {
+			fail("listen.tls_cert and listen.tls_key go together")
+		}
+	} else if l != (Listen{}) {
+		fail("listen without listen.address")
 	}
 	if !isFile(c.Runner) {
 		fail("runner %s is no file", c.Runner)

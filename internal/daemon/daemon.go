@@ -105,17 +105,18 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 	defer s.Close()
 	lead := &leader{store: s, log: log}
 	clusters := clients(sites)
-	peers := auth.NewPeers(auth.NewUsers(), os.Getuid(), c.Operators)
+	users := auth.NewUsers()
+	chain := callers(c, users, s)
 	handler, err := web.New(web.Config{
-		Store: s, Auth: peers, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
+		Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
 		TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
-		RemoveFiles: removeFiles(s, sites, log),
+		RemoveFiles: removeFiles(s, sites, log), Accounts: accounts(sites), UserID: users.ID, Pace: float64(c.RequestsPerS),
 	})
 	if err != nil {
 		return err
 	}
 	lead.services = func(s *store.Store) ([]service, error) {
-		return services(c, sites, clusters, s, admitter{peers, handler.Admit}, log)
+		return services(c, sites, clusters, s, admitter{chain.Peers, handler.Admit}, log)
 	}
 	// What the services refuse is better known at the start than at an election.
 	if _, err := lead.services(s); err != nil {
@@ -125,10 +126,17 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "ready", "socket", c.Socket)
+	remote, secure, err := c.Listen.open(ctx)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	log.InfoContext(ctx, "ready", "socket", c.Socket, "address", c.Listen.Address)
 	// The leader stops first: what users see of a stopping daemon is what it did.
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, l, handler, log) })
+	g.Go(func() error { return serve(ctx, l, nil, handler, log) })
+	if remote != nil {
+		g.Go(func() error { return serve(ctx, remote, secure, handler, log) })
+	}
 	g.Go(func() error { return lead.run(ctx) })
 	err = g.Wait()
 	log.InfoContext(ctx, "stopped", "error", err)

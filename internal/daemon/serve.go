@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -92,8 +93,9 @@ func (l *lockedListener) Close() error {
 	return errors.Join(err, os.Remove(l.path), l.lock.Close())
 }
 
-// serve answers requests until ctx ends, then lets those under way finish.
-func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+// serve answers requests until ctx ends, then lets those under way finish; over
+// TLS where secure is not nil.
+func serve(ctx context.Context, l net.Listener, secure *tls.Config, h http.Handler, log *slog.Logger) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	srv := &http.Server{
@@ -102,7 +104,14 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		BaseContext: func(net.Listener) context.Context { return requests },
 	}
 	done := make(chan error, 1)
-	go func() { done <- srv.Serve(l) }()
+	go func() {
+		if secure == nil {
+			done <- srv.Serve(l)
+			return
+		}
+		srv.TLSConfig = secure
+		done <- srv.ServeTLS(l, "", "")
+	}()
 	select {
 	case err := <-done:
 		return fmt.Errorf("serve: %w", err)

@@ -26,6 +26,7 @@ func defaults() Site {
 		HardwareClass: "real",
 		Slurm:         Slurm{Timeout: 60 * time.Second},
 		SubmitAs:      SubmitAsUser,
+		Roles:         Roles{Associations: true},
 		Partitions:    map[string]Partition{},
 		Priorities:    map[string]Priority{"urgent": {Weight: 16}, "normal": {Weight: 4}, "bulk": {Weight: 1}},
 		Hardware:      map[string]Hardware{},
@@ -74,6 +75,12 @@ func (l *loader) top(root *strictyaml.Node) {
 		{Key: "description", Read: l.text(&s.Description)},
 		{Key: "hardware_class", Read: word(l, &s.HardwareClass, "real", "emulated")},
 		{Key: "submit_as", Read: word(l, &s.SubmitAs, SubmitAsUser, SubmitAsService)},
+		{Key: "roles", Read: l.block([]strictyaml.Field{
+			{Key: "operators", Read: l.users(&s.Roles.Operators)},
+			{Key: "admins", Read: l.users(&s.Roles.Admins)},
+			{Key: "from_slurm", Read: l.bool(&s.Roles.FromSlurm)},
+			{Key: "associations", Read: l.bool(&s.Roles.Associations)},
+		})},
 		{Key: "poll_interval", Read: l.duration(&s.PollInterval, time.Second, time.Hour)},
 		{Key: "slurm", Read: l.block([]strictyaml.Field{
 			{Key: "conf", Read: l.path(&s.Slurm.Conf)},
@@ -238,6 +245,22 @@ func (l *loader) match(into *string, form *regexp.Regexp, want string) readFunc 
 
 func (l *loader) name(into *string) readFunc {
 	return l.match(into, nameForm, "a name of letters, digits and _ . @ + -")
+}
+
+// users reads a list of user names.
+func (l *loader) users(into *[]string) readFunc {
+	return func(n *strictyaml.Node, p string) {
+		names, ok := l.Texts(n, p)
+		for _, v := range names {
+			if !nameForm.MatchString(v) {
+				l.Faults.Errorf(n.At, "", "%s: %q is no user's name", p, v)
+				ok = false
+			}
+		}
+		if ok {
+			*into = names
+		}
+	}
 }
 
 func (l *loader) path(into *string) readFunc {

@@ -21,6 +21,7 @@ type Site struct {
 
 	Slurm    Slurm    `json:"slurm"`
 	SubmitAs SubmitAs `json:"submit_as"`
+	Roles    Roles    `json:"roles"`
 	Defaults Defaults `json:"defaults"`
 	// Partitions by name. A job may only go to a partition that is listed.
 	Partitions map[string]Partition `json:"partitions"`
@@ -68,6 +69,19 @@ const (
 	// code runs.
 	SubmitAsService SubmitAs = "service"
 )
+
+// Roles says who is more than a user here, beside those whom the daemon's own
+// configuration names for all its sites.
+type Roles struct {
+	Operators []string `json:"operators"` // may act on everybody's sweeps here, and pause the site
+	Admins    []string `json:"admins"`    // operators who may also set this site's rates and quotas
+	// FromSlurm believes Slurm: users of its admin level Operator or Administrator
+	// are operators here, and the coordinators of an account may act on its sweeps.
+	FromSlurm bool `json:"from_slurm"`
+	// Associations refuses whoever has no association with the account in Slurm's
+	// database; on unless switched off.
+	Associations bool `json:"associations"`
+}
 
 // Defaults are used where neither command line nor hardware say anything; ""
 // leaves the choice to Slurm.

@@ -227,9 +227,27 @@ type Step struct {
 	ExitCode   int
 	ExitSignal int
 	Nodes      []string
+	// EnergyJ is what the nodes consumed in joules; nil where Slurm measured none
+	// (it says 0 without a plugin) or says what they cannot have drawn.
+	EnergyJ *float64
 }
 
-var stepColumns = []string{"JobIDRaw", "State", "Start", "End", "ElapsedRaw", "ExitCode", "NodeList", "JobName"}
+var stepColumns = []string{"JobIDRaw", "State", "Start", "End", "ElapsedRaw", "ExitCode", "NodeList", energyColumn, "JobName"}
+
+const energyColumn = "ConsumedEnergyRaw"
+
+// maxNodeWatts is more than any node draws: energy counters that wrapped or were
+// reset show as far more.
+const maxNodeWatts = 30_000
+
+// energy reads the joules of a step that ran on nodes for so long.
+func (r *row) energy(nodes int, elapsed time.Duration) *float64 {
+	v, err := strconv.ParseFloat(r.text(energyColumn), 64)
+	if err != nil || !(v > 0) || v > maxNodeWatts*float64(nodes)*(elapsed.Seconds()+1) {
+		return nil
+	}
+	return &v
+}
 
 // MaxStepJobs is how many jobs one call of Steps takes: the list is an argument,
 // and the database joins every step of every job.
@@ -269,6 +287,9 @@ func parseSteps(text string, columns []string) []Step {
 		}
 		s.State, _ = parseState(r.text("State"))
 		s.ExitCode, s.ExitSignal = r.exitStatus("ExitCode")
+		if slices.Contains(columns, energyColumn) {
+			s.EnergyJ = r.energy(len(s.Nodes), s.Elapsed)
+		}
 		if r.err == nil {
 			steps = append(steps, s)
 		}

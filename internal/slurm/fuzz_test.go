@@ -35,7 +35,7 @@ func FuzzParseAccounting(f *testing.F) {
 func FuzzParseSteps(f *testing.F) {
 	f.Add(capture(f, "sacct-steps-ended.out"))
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, s := range parseSteps(text, stepColumns) {
+		for _, s := range parseSteps(text, capturedStepColumns) {
 			if s.Raw <= 0 || s.Step == "" {
 				t.Fatalf("%+v", s)
 			}

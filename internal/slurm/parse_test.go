@@ -198,8 +198,23 @@ func TestParseQueue_Synthetic(t *testing.T) {
 	}
 }
 
+// capturedStepColumns are those of the captures, which are older than the energy.
+var capturedStepColumns = slices.DeleteFunc(slices.Clone(stepColumns), func(c string) bool { return c == energyColumn })
+
+// Without a plugin Slurm says 0; a counter that wrapped says more than the nodes
+// can draw. Neither is an energy.
+func TestParseSteps_Energy(t *testing.T) {
+	for text, want := range map[string]float64{"": 0, "0": 0, "1200": 1200, "1.2K": 0, "-5": 0, "18446744073709551615": 0, "NaN": 0} {
+		line := strings.Join([]string{"7.0", "COMPLETED", "100", "110", "10", "0:0", "n[1-2]", text, "sb-run-1"}, fieldSep)
+		steps := parseSteps(line+"\n", stepColumns)
+		if len(steps) != 1 || (steps[0].EnergyJ != nil) != (want > 0) || want > 0 && *steps[0].EnergyJ != want {
+			t.Errorf("%q: %+v", text, steps)
+		}
+	}
+}
+
 func TestParseSteps_Captured(t *testing.T) {
-	steps := parseSteps(capture(t, "sacct-steps-ended.out"), stepColumns)
+	steps := parseSteps(capture(t, "sacct-steps-ended.out"), capturedStepColumns)
 	var got []Step
 	for _, s := range steps {
 		if s.Raw == 21 {

@@ -146,7 +146,8 @@ func (s *Store) setHeld(ctx context.Context, scope Scope, held bool) (Marked, er
 }
 
 // Requeue sends failed, dead and cancelled runs back to pending with a new
-// budget. Their attempts stay, and a valid result among them still counts.
+// budget. Their attempts stay, and a valid result among them still counts. The
+// error is a QuotaError where a quota has no room for them.
 func (s *Store) Requeue(ctx context.Context, scope Scope, who, reason string) (Marked, error) {
 	m, err := s.mark(ctx, scope, func(tx *Tx, runs []lockedRun) ([]lockedRun, error) {
 		ended := only(runs, func(r lockedRun) bool {
@@ -155,9 +156,19 @@ func (s *Store) Requeue(ctx context.Context, scope Scope, who, reason string) (M
 		if _, err := tx.Exec(ctx, sqlMarkRequeue, idsOf(ended)); err != nil {
 			return nil, err
 		}
-		return ended, tx.moveRuns(ctx, idsOf(ended), Change{
+		err := tx.moveRuns(ctx, idsOf(ended), Change{
 			To: lifecycle.RunPending, By: lifecycle.ActorAdmit, Reason: byUser("requeued", who, reason), Evidence: userEvidence(who),
 		})
+		if err != nil {
+			return nil, err
+		}
+		var sweeps []int64
+		for _, r := range ended {
+			if !slices.Contains(sweeps, r.SweepID) {
+				sweeps = append(sweeps, r.SweepID)
+			}
+		}
+		return ended, tx.recheck(ctx, sweeps)
 	})
 	if err != nil {
 		return m, fmt.Errorf("requeue: %w", err)

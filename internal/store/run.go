@@ -20,6 +20,7 @@ type Run struct {
 	UserName          string
 	UID               int `db:"uid"`
 	Site              string
+	Account           string
 	BatchToken        *string // where it is now or was last; nil before its first batch
 	TaskIndex         *int
 	TaskPosition      *int
@@ -38,7 +39,7 @@ type Run struct {
 
 const (
 	sqlRunColumns = `
-select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.user_name, s.uid, s.site, r.batch_token, r.task_index,
+select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.user_name, s.uid, s.site, s.account, r.batch_token, r.task_index,
        r.task_position, r.budget_attempts, r.budget_free, r.charged, r.forgiven_attempt, r.avoid_nodes, r.held,
        r.cancel_requested_at, r.state, r.reason, r.actor, r.changed_at
   from run r join sweep s on s.id = r.sweep_id join setting c on c.setting_hash = r.setting_hash`

@@ -77,7 +77,8 @@ on conflict (setting_hash) do nothing`
 
 // CreateSweep stores a sweep, its settings and its runs in one transaction.
 // created is false where the idempotency key was known: id is then the first
-// one's. The error is ErrConflict where the key came with another request.
+// one's. The error is ErrConflict where the key came with another request, and
+// a QuotaError where a quota has no room for the forecast.
 func (s *Store) CreateSweep(ctx context.Context, n NewSweep) (id int64, created bool, err error) {
 	digest, err := n.digest()
 	if err != nil {
@@ -141,6 +142,9 @@ func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id in
 		return id, false, nil
 	}
 	if err != nil {
+		return 0, false, err
+	}
+	if err := tx.reserve(ctx, id, &n); err != nil {
 		return 0, false, err
 	}
 	if err := tx.insertSettings(ctx, n.Settings); err != nil {

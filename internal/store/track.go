@@ -171,6 +171,7 @@ type Allocation struct {
 	AllocTRES    string `db:"alloc_tres"`
 	Account      string
 	UserName     string
+	Partition    string `db:"partition_name"` // where it ran; "" where only squeue told
 	SeenIn       string // squeue, sacct
 	Ended        bool
 }
@@ -178,7 +179,8 @@ type Allocation struct {
 const (
 	sqlAllocationColumns = `
 select cluster, job_id_raw, submit_time, array_job_id, restart_count, token, task_index, state, slurm_reason, cause, nodes,
-       start_time, end_time, exit_code, exit_signal, elapsed_s, alloc_gpus, alloc_tres, account, user_name, seen_in, ended
+       start_time, end_time, exit_code, exit_signal, elapsed_s, alloc_gpus, alloc_tres, account, user_name, partition_name,
+       seen_in, ended
   from allocation`
 	sqlAllocationsOfTasks = sqlAllocationColumns + `
  where (token, task_index) in (select * from unnest($1::text[], $2::integer[]))
@@ -192,8 +194,8 @@ select cluster, job_id_raw, submit_time, array_job_id, restart_count, token, tas
 	sqlUpsertAllocation = `
 insert into allocation as a (cluster, job_id_raw, submit_time, array_job_id, restart_count, token, task_index, state, slurm_reason,
        cause, nodes, start_time, end_time, exit_code, exit_signal, elapsed_s, alloc_gpus, alloc_tres, account, user_name, seen_in,
-       ended, last_seen_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
+       ended, last_seen_at, partition_name)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
 on conflict (cluster, job_id_raw, submit_time) do update set
        array_job_id = coalesce(excluded.array_job_id, a.array_job_id),
        restart_count = coalesce(excluded.restart_count, a.restart_count),
@@ -210,6 +212,7 @@ on conflict (cluster, job_id_raw, submit_time) do update set
        alloc_tres = case when excluded.alloc_tres <> '' then excluded.alloc_tres else a.alloc_tres end,
        account = case when excluded.account <> '' then excluded.account else a.account end,
        user_name = case when excluded.user_name <> '' then excluded.user_name else a.user_name end,
+       partition_name = case when excluded.partition_name <> '' then excluded.partition_name else a.partition_name end,
        seen_in = excluded.seen_in, ended = a.ended or excluded.ended, last_seen_at = excluded.last_seen_at`
 )
 
@@ -234,7 +237,7 @@ func (tx *Tx) UpsertAllocations(ctx context.Context, list []Allocation) error {
 	for _, a := range list {
 		batch.Queue(sqlUpsertAllocation, a.Cluster, a.JobIDRaw, a.SubmitTime, a.ArrayJobID, a.RestartCount, a.Token, a.TaskIndex,
 			a.State, a.SlurmReason, a.Cause, texts(a.Nodes), a.StartTime, a.EndTime, a.ExitCode, a.ExitSignal, a.ElapsedS,
-			a.AllocGPUs, a.AllocTRES, a.Account, a.UserName, a.SeenIn, a.Ended, tx.now)
+			a.AllocGPUs, a.AllocTRES, a.Account, a.UserName, a.SeenIn, a.Ended, tx.now, a.Partition)
 	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("store allocations: %w", err)
@@ -377,14 +380,16 @@ type Step struct {
 	ExitCode   int
 	ExitSignal int
 	Nodes      []string
+	EnergyJ    *float64 // nil where Slurm measured none
 }
 
 const (
 	sqlStepsToRead = sqlAllocationColumns + `
  where cluster = $1 and ended and not steps_read and end_time <= $2 order by end_time limit $3`
 	sqlInsertStep = `
-insert into step (cluster, job_id_raw, start_time, step_id, name, run_id, state, end_time, elapsed_s, exit_code, exit_signal, nodes)
-values ($1, $2, $3, $4, $5, (select id from run where id = $6), $7, $8, $9, $10, $11, $12)
+insert into step (cluster, job_id_raw, start_time, step_id, name, run_id, state, end_time, elapsed_s, exit_code, exit_signal, nodes,
+       energy_j)
+values ($1, $2, $3, $4, $5, (select id from run where id = $6), $7, $8, $9, $10, $11, $12, $13)
 on conflict (cluster, job_id_raw, start_time, step_id) do nothing`
 	sqlStepsRead = `
 update allocation set steps_read = true where cluster = $1 and job_id_raw = any($2) and ended`
@@ -402,7 +407,7 @@ func (s *Store) StoreSteps(ctx context.Context, cluster string, steps []Step, jo
 		batch := &pgx.Batch{}
 		for _, st := range steps {
 			batch.Queue(sqlInsertStep, st.Cluster, st.JobIDRaw, st.StartTime, st.StepID, st.Name, st.RunID, st.State, st.EndTime,
-				st.ElapsedS, st.ExitCode, st.ExitSignal, texts(st.Nodes))
+				st.ElapsedS, st.ExitCode, st.ExitSignal, texts(st.Nodes), st.EnergyJ)
 		}
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return err

@@ -368,7 +368,7 @@ func recorded(b store.Batch, i int, r slurm.Record) store.Allocation {
 	a := store.Allocation{
 		Cluster: b.Cluster, JobIDRaw: r.Raw, SubmitTime: r.Submit, ArrayJobID: &array, Token: b.Token, TaskIndex: i,
 		State: string(r.State), Nodes: r.Nodes, StartTime: instant(r.Start), AllocTRES: r.AllocTRES,
-		Account: r.Account, UserName: r.User, SeenIn: "sacct",
+		Account: r.Account, UserName: r.User, Partition: r.Partition, SeenIn: "sacct",
 	}
 	if r.AllocTRES != "" {
 		gpus := r.GPUs

@@ -450,6 +450,7 @@ func (t *Tracker) steps(ctx context.Context) error {
 		step := store.Step{
 			Cluster: t.Site.Cluster, JobIDRaw: s.Raw, StartTime: s.Start, StepID: s.Step, Name: s.Name, State: string(s.State),
 			EndTime: instant(s.End), ElapsedS: int64(s.Elapsed / time.Second), ExitCode: s.ExitCode, ExitSignal: s.ExitSignal, Nodes: s.Nodes,
+			EnergyJ: s.EnergyJ,
 		}
 		if id, ok := runOfStep(s.Name); ok {
 			step.RunID = &id

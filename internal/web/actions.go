@@ -45,6 +45,12 @@ func (s *server) act(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	note(ctx, "action", req.Action)
+	note(ctx, "kind", req.Kind)
+	note(ctx, "ids", req.IDs)
+	note(ctx, "sweeps", m.Sweeps)
+	note(ctx, "runs", m.Runs)
+	note(ctx, "reason", req.Reason)
 	s.Log.InfoContext(ctx, "action", "action", req.Action, "user", who.User, "kind", req.Kind, "ids", req.IDs, "all", req.All,
 		"runs", m.Runs, "reason", req.Reason)
 	return api.ActionResponse{Sweeps: nonNil(m.Sweeps), Runs: m.Runs, Unchanged: m.Unchanged}, nil
@@ -109,10 +115,10 @@ func (s *server) scope(r *http.Request, who auth.Identity, req api.ActionRequest
 			return scope, err
 		}
 		if req.Kind == api.KindSweep {
-			scope.Sweeps = ids
+			scope.Sweeps, scope.UID = ids, nil
 			return scope, s.mayTouch(r.Context(), who, ids, nil)
 		}
-		scope.Runs = ids
+		scope.Runs, scope.UID = ids, nil // all of them are the caller's to touch, or nothing is done
 		return scope, s.mayTouch(r.Context(), who, nil, ids)
 	default:
 		return scope, &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("unknown kind %q", req.Kind)}
@@ -130,15 +136,17 @@ func (s *server) settingScope(r *http.Request, who auth.Identity, req api.Action
 	if req.Sweep == 0 {
 		return scope, nil // the uid limits it to the caller's own
 	}
-	scope.Sweeps = []int64{req.Sweep}
+	scope.Sweeps, scope.UID = []int64{req.Sweep}, nil
 	return scope, s.mayTouch(r.Context(), who, scope.Sweeps, nil)
 }
 
-// mayTouch checks that all sweeps and runs exist and are the caller's.
+// touched is whose a sweep or run is.
+type touched struct{ owner, site, account string }
+
+// mayTouch checks that all sweeps and runs exist and are the caller's to touch.
 func (s *server) mayTouch(ctx context.Context, who auth.Identity, sweeps, runs []int64) error {
-	owner := map[int64]string{}
-	what := "sweep"
-	ids := sweeps
+	of := map[int64]touched{}
+	what, ids := "sweep", sweeps
 	if runs != nil {
 		what, ids = "run", runs
 		rows, err := s.Store.Runs(ctx, runs...)
@@ -146,7 +154,7 @@ func (s *server) mayTouch(ctx context.Context, who auth.Identity, sweeps, runs [
 			return err
 		}
 		for _, row := range rows {
-			owner[row.ID] = row.UserName
+			of[row.ID] = touched{row.UserName, row.Site, row.Account}
 		}
 	} else {
 		rows, err := s.Store.Sweeps(ctx, sweeps...)
@@ -154,16 +162,22 @@ func (s *server) mayTouch(ctx context.Context, who auth.Identity, sweeps, runs [
 			return err
 		}
 		for _, row := range rows {
-			owner[row.ID] = row.UserName
+			of[row.ID] = touched{row.UserName, row.Site, row.Account}
 		}
 	}
 	var unknown, foreign []string
 	for _, id := range ids {
-		switch name, ok := owner[id]; {
-		case !ok:
+		t, ok := of[id]
+		if !ok {
 			unknown = append(unknown, fmt.Sprintf("no such %s: %d", what, id))
-		case !who.MayAct(name):
-			foreign = append(foreign, fmt.Sprintf("%s %d is %s's", what, id, name))
+			continue
+		}
+		may, err := s.mayAct(ctx, who, t.owner, t.site, t.account)
+		if err != nil {
+			return err
+		}
+		if !may {
+			foreign = append(foreign, fmt.Sprintf("%s %d is %s's", what, id, t.owner))
 		}
 	}
 	switch {
@@ -225,6 +239,7 @@ func (s *server) releaseDead(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	note(ctx, "runs", req.Runs)
 	s.Log.InfoContext(ctx, "dead runs released", "user", who.User, "runs", req.Runs)
 	return api.ActionResponse{Sweeps: nonNil(m.Sweeps), Runs: m.Runs, Unchanged: m.Unchanged}, nil
 }

@@ -25,7 +25,7 @@ import (
 var users = map[string]auth.Identity{
 	"ada":  {UID: 1000, User: "ada"},
 	"bob":  {UID: 1001, User: "bob"},
-	"root": {UID: 0, User: "root", Operator: true},
+	"root": {UID: 0, User: "root", Operator: true, Admin: true},
 }
 
 // headerAuth takes a header for the kernel's word; it is for tests only.

@@ -33,8 +33,15 @@ func (s *server) log(w http.ResponseWriter, r *http.Request, who auth.Identity) 
 	if err != nil {
 		return err
 	}
-	if !who.MayAct(run.UserName) {
+	may, err := s.mayAct(r.Context(), who, run.UserName, run.Site, run.Account)
+	if err != nil {
+		return err
+	}
+	if !may {
 		return &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("run %d is %s's: its logs are not shown to %s", id, run.UserName, who.User)}
+	}
+	if err := s.looked(r, who, run.UserName); err != nil {
+		return err
 	}
 	kind := api.LogKind(r.URL.Query().Get("kind"))
 	if kind != api.LogEngine && kind != api.LogRunner && kind != api.LogSlurm {

@@ -54,12 +54,15 @@ func (s *server) setSiteMode(r *http.Request, who auth.Identity) (any, error) {
 	if err := decode(r, &req); err != nil {
 		return nil, err
 	}
-	if !who.Operator {
-		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators change how a site is fed", who.User)}
-	}
 	st, err := s.site(r.PathValue("name"))
 	if err != nil {
 		return nil, err
+	}
+	if ok, err := s.operates(r.Context(), who, st); err != nil || !ok {
+		if err != nil {
+			return nil, err
+		}
+		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators change how a site is fed", who.User)}
 	}
 	if !slices.Contains([]string{store.SiteActive, store.SiteDrain, store.SitePaused}, req.Mode) {
 		return nil, &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("unknown mode %q", req.Mode)}

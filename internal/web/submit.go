@@ -89,6 +89,11 @@ func (s *server) admit(ctx context.Context, who auth.Identity, req api.SubmitReq
 		}
 	}
 	a.resp.Plan = a.plan
+	note(ctx, "test_only", a.req.TestOnly)
+	note(ctx, "site", a.site.Name)
+	note(ctx, "account", a.options.Account)
+	note(ctx, "gpu_hours", a.plan.GPUHours)
+	note(ctx, "artefacts", artefactsOf(a.sweep.Settings))
 	if a.req.TestOnly {
 		return a, nil
 	}
@@ -129,8 +134,6 @@ func checkRequest(req *api.SubmitRequest) error {
 		return invalid("--dependency is not available yet")
 	case len(o.MailType) > 0 || o.MailUser != "":
 		return invalid("--mail-type and --mail-user are not available yet")
-	case o.MaxCost != nil:
-		return invalid("--max-cost is not available yet: sites have no rates")
 	case o.Only != nil && (o.Only.Repeat < 0 || o.Only.Repeat >= 1000 || o.Repeats == nil || *o.Repeats != 1):
 		return invalid("only names one run: repeat between 0 and 999, and repeats 1")
 	case !slices.Contains([]string{"", "urgent", "normal", "bulk"}, o.Priority):
@@ -145,6 +148,8 @@ func checkRequest(req *api.SubmitRequest) error {
 		return invalid("--switches is not between 1 and 1000")
 	case o.MaxGPUHours != nil && *o.MaxGPUHours < 0:
 		return invalid("--max-gpu-hours is negative")
+	case o.MaxCost != nil && !(*o.MaxCost >= 0):
+		return invalid("--max-cost is negative")
 	}
 	return checkTexts(o)
 }
@@ -392,16 +397,35 @@ func (s *server) permit(ctx context.Context, a *admission) error {
 	if a.site.SubmitAs == site.SubmitAsUser && a.who.UID != s.UID && !a.who.Operator {
 		return refused(nil, "this daemon submits jobs as another user than %s", a.who.User)
 	}
-	if a.site.SubmitAs == site.SubmitAsService && !a.who.Operator {
+	if a.site.SubmitAs == site.SubmitAsService && !s.administers(a.who, a.site.Name) {
 		for i := range a.sweep.Settings {
 			set := &a.sweep.Settings[i].Setting
 			if set.Image.Kind == setting.ImageHost || set.Engine.Kind == setting.EngineCommand {
-				return refused(nil, "on site %s image.kind host and engine.kind command are for operators: jobs run under a service account", a.site.Name)
+				return refused(nil, "on site %s image.kind host and engine.kind command are for admins: jobs run under a service account", a.site.Name)
 			}
 		}
 	}
 	if most := a.options.MaxGPUHours; most != nil && a.plan.GPUHours > *most {
 		return refused(nil, "the forecast of %.1f GPU-hours is %.1f above --max-gpu-hours %g", a.plan.GPUHours, a.plan.GPUHours-*most, *most)
+	}
+	if a.who.Account != "" && a.options.Account != a.who.Account {
+		return refused(nil, "token %d may spend for account %s only, not for %s", a.who.Token, a.who.Account, cmp.Or(a.options.Account, "the default one"))
+	}
+	book, err := s.Store.Book(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.priced(a, book); err != nil {
+		return err
+	}
+	if err := s.associated(ctx, a); err != nil {
+		return err
+	}
+	// A submission is checked as it is stored, under the lock of the quotas.
+	if a.req.TestOnly {
+		if err := s.Store.CheckQuota(ctx, a.site.Name, a.options.Account, a.who.User, a.plan.GPUHours); err != nil {
+			return err
+		}
 	}
 	missing, err := missingPaths(ctx, a.site, a.sweep.Settings)
 	if err != nil {
@@ -461,6 +485,24 @@ func missingPaths(ctx context.Context, st *site.Site, settings []sweep.Expanded)
 	}
 }
 
+// artefactsOf lists what the settings use, with its digest: what the audit log
+// keeps of every use of an image or a checkpoint.
+func artefactsOf(settings []sweep.Expanded) []string {
+	var list []string
+	for i := range settings {
+		set := &settings[i].Setting
+		for _, a := range [][3]string{
+			{"image", set.Image.Path, set.Image.Digest}, {"checkpoint", set.Model.Checkpoint.Path, set.Model.Checkpoint.Digest},
+		} {
+			text := a[0] + " " + a[1] + " " + a[2]
+			if a[1] != "" && !slices.Contains(list, text) {
+				list = append(list, text)
+			}
+		}
+	}
+	return list
+}
+
 func inside(folder, path string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return path != "" && err == nil && filepath.IsLocal(rel)
@@ -504,5 +546,7 @@ func (s *server) create(ctx context.Context, a *admission) error {
 		return err
 	}
 	a.resp.SweepID, a.resp.Repeated = id, !created
+	note(ctx, "sweep", id)
+	note(ctx, "repeated", !created)
 	return nil
 }

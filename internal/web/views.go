@@ -146,7 +146,11 @@ func (s *server) showSweep(r *http.Request, who auth.Identity) (any, error) {
 		return nil, err
 	}
 	out := api.Sweep{SweepSummary: s.summaryOf(v), HardwareClass: v.HardwareClass, Transitions: []api.Transition{}, RunList: []api.Run{}}
-	if who.MayAct(v.UserName) {
+	may, err := s.mayAct(ctx, who, v.UserName, v.Site, v.Account)
+	if err != nil {
+		return nil, err
+	}
+	if may {
 		text, err := s.Store.SweepText(ctx, id)
 		if err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"sbench/internal/api"
@@ -51,7 +52,18 @@ type Config struct {
 	TimeZone string
 	// Poll is the interval at which a followed log is looked at; 0 for a second.
 	Poll time.Duration
+	// Pace is how many requests a caller may send per second, for any length of
+	// time; 0 is DefaultPace, less than 0 no limit.
+	Pace float64
+	// Accounts asks the Slurm of a site, by the site's name, who may do what; a
+	// site without an entry is not asked, and refuses nobody for it.
+	Accounts map[string]Accounts
+	// UserID finds a user by name; nil where tokens are made for callers only.
+	UserID func(ctx context.Context, name string) (int, error)
 }
+
+// DefaultPace is enough for dozens of waiting and watching commands of a user.
+const DefaultPace = 50
 
 type server struct {
 	Config
@@ -60,6 +72,9 @@ type server struct {
 	// expanding bounds how many sweeps are expanded at once: each may take
 	// hundreds of megabytes.
 	expanding chan struct{}
+	// pace is of known callers, strangers of hosts before anybody is identified.
+	pace, strangers *pace
+	roles           rolesCache
 }
 
 // Server answers the API, and admits sweeps for the daemon's own services by the
@@ -74,7 +89,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // Admit submits a sweep as who would by the API. A failure is an *api.Problem.
 func (s *Server) Admit(ctx context.Context, who auth.Identity, req api.SubmitRequest) (api.SubmitResponse, error) {
-	a, err := s.admit(ctx, who, req)
+	row := store.AuditRow{
+		UserName: who.User, UID: &who.UID, Via: "cron", Action: "admit", Object: clipped(req.FileName), Outcome: store.AuditAsked,
+	}
+	asked, err := s.Store.Audit(ctx, row)
+	if err != nil {
+		return api.SubmitResponse{}, s.problem(ctx, "audit log", err)
+	}
+	n := notes{}
+	a, err := s.admit(context.WithValue(ctx, notesKey{}, n), who, req)
+	s.decided(ctx, row, asked, n, err)
 	if err != nil {
 		return api.SubmitResponse{}, s.problem(ctx, "admission for "+who.User, err)
 	}
@@ -90,11 +114,19 @@ func New(c Config) (*Server, error) {
 	if c.Poll == 0 {
 		c.Poll = time.Second
 	}
-	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2)}
+	if c.Pace == 0 {
+		c.Pace = DefaultPace
+	}
+	if c.UserID == nil {
+		c.UserID = func(context.Context, string) (int, error) { return 0, auth.ErrUnknownUser }
+	}
+	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2), roles: rolesCache{known: map[[2]string]cachedRoles{}}}
+	s.pace, s.strangers = newPace(c.Pace, int(4*c.Pace)), newPace(2*c.Pace, int(8*c.Pace))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /metrics", s.metrics)
+<<<<<<< HEAD
 	for pattern, h := range map[string]handler{
 		"POST /v1/compare":              s.compare,
 		"GET /v1/baselines":             s.listBaselines,
@@ -102,6 +134,27 @@ func New(c Config) (*Server, error) {
 		"DELETE /v1/baselines/{name}":   s.removeBaseline,
 		"POST /v1/check":                s.check,
 		"POST /v1/check/confirm":        s.confirm,
+=======
+	for pattern, h := range s.routes() {
+		if !strings.HasPrefix(pattern, "GET ") {
+			h = s.audited(h)
+		}
+		mux.HandleFunc(pattern, s.handle(h))
+	}
+	for pattern, h := range s.streams() {
+		mux.HandleFunc(pattern, s.handleStream(h))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)})
+	})
+	return &Server{s, mux}, nil
+}
+
+// routes are the endpoints that answer with one document. What is not a GET is
+// audited.
+func (s *server) routes() map[string]handler {
+	return map[string]handler{
+>>>>>>> 2e2ce06 (Add costs, quotas, MUNGE over TCP, tokens, roles and an audit log)
 		"GET /v1/version":               s.version,
 		"POST /v1/sweeps":               s.submit,
 		"GET /v1/sweeps":                s.listSweeps,
@@ -115,6 +168,15 @@ func New(c Config) (*Server, error) {
 		"POST /v1/actions":              s.act,
 		"GET /v1/sites":                 s.listSites,
 		"POST /v1/sites/{name}/mode":    s.setSiteMode,
+		"GET /v1/cost":                  s.cost,
+		"GET /v1/rates":                 s.listRates,
+		"POST /v1/rates":                s.setRate,
+		"GET /v1/audit":                 s.listAudit,
+		"GET /v1/tokens":                s.listTokens,
+		"POST /v1/tokens":               s.createToken,
+		"POST /v1/tokens/{id}/revoke":   s.revokeToken,
+		"GET /v1/quotas":                s.listQuotas,
+		"POST /v1/quotas":               s.setQuota,
 		"GET /v1/dead":                  s.listDead,
 		"POST /v1/artefacts":            s.addArtefact,
 		"GET /v1/artefacts":             s.listArtefacts,
@@ -128,15 +190,15 @@ func New(c Config) (*Server, error) {
 		"GET /v1/crons/{name}":                 s.showCron,
 		"GET /v1/crons/{name}/next":            s.nextCron,
 		"POST /v1/crons/{name}/{act}":          s.actCron,
-	} {
-		mux.HandleFunc(pattern, s.handle(h))
 	}
-	mux.HandleFunc("GET /v1/runs/{id}/log", s.handleStream(s.log))
-	mux.HandleFunc("GET /v1/runs/{id}/bundle", s.handleStream(s.bundle))
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, &api.Problem{Code: api.CodeNotFound, Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path)})
-	})
-	return &Server{s, mux}, nil
+}
+
+// streamer answers as it goes.
+type streamer func(w http.ResponseWriter, r *http.Request, who auth.Identity) error
+
+// streams are the endpoints whose answers are written as they come.
+func (s *server) streams() map[string]streamer {
+	return map[string]streamer{"GET /v1/runs/{id}/log": s.log, "GET /v1/runs/{id}/bundle": s.bundle}
 }
 
 // handler answers with a value that becomes the JSON document, or an error.
@@ -148,7 +210,6 @@ func (s *server) handle(h handler) http.HandlerFunc {
 		if !ok {
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, api.MaxRequestBytes)
 		v, err := h(r, who)
 		if err != nil {
 			s.fail(w, r, err)
@@ -167,7 +228,7 @@ func (s *server) handle(h handler) http.HandlerFunc {
 
 // handleStream is handle for answers that are written as they come. An error
 // can only be reported before the first byte.
-func (s *server) handleStream(h func(w http.ResponseWriter, r *http.Request, who auth.Identity) error) http.HandlerFunc {
+func (s *server) handleStream(h streamer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, ok := s.identify(w, r)
 		if !ok {
@@ -182,14 +243,23 @@ func (s *server) handleStream(h func(w http.ResponseWriter, r *http.Request, who
 }
 
 func (s *server) identify(w http.ResponseWriter, r *http.Request) (auth.Identity, bool) {
+	r.Body = http.MaxBytesReader(w, r.Body, api.MaxRequestBytes)
+	if from := host(r); from != "" && s.strangers.take("host "+from, s.Now()) > 0 {
+		s.fail(w, r, &api.Problem{Code: api.CodeLimited, Message: "too many requests from " + from})
+		return auth.Identity{}, false
+	}
 	who, err := s.Auth.Identify(r)
 	if err != nil {
-		s.Log.WarnContext(r.Context(), "caller refused", "path", r.URL.Path, "error", err)
-		p := &api.Problem{Code: api.CodeUnavailable, Message: "cannot tell who is calling: " + err.Error(), Hint: "the name service of the daemon's host does not answer"}
-		if errors.Is(err, auth.ErrUnknownUser) || errors.Is(err, auth.ErrNoPeer) {
-			p = &api.Problem{Code: api.CodeRefused, Message: "cannot tell who is calling: " + err.Error()}
+		s.Log.WarnContext(r.Context(), "caller refused", "path", r.URL.Path, "remote", r.RemoteAddr, "error", err)
+		p := refusal(err)
+		if p.Code == api.CodeRefused {
+			s.unidentified(r, err)
 		}
 		s.fail(w, r, p)
+		return who, false
+	}
+	if err := s.pass(r, who); err != nil {
+		s.fail(w, r, err)
 		return who, false
 	}
 	return who, true
@@ -221,6 +291,8 @@ func statusOf(c api.Code) int {
 		return http.StatusConflict
 	case api.CodeUnavailable:
 		return http.StatusServiceUnavailable
+	case api.CodeLimited:
+		return http.StatusTooManyRequests
 	case api.CodeInternal:
 		return http.StatusInternalServerError
 	}
@@ -232,11 +304,14 @@ func statusOf(c api.Code) int {
 func (s *server) problem(ctx context.Context, what string, err error) *api.Problem {
 	var p *api.Problem
 	var tooLarge *http.MaxBytesError
+	var over *store.QuotaError
 	switch {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &tooLarge):
 		return &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("the request is larger than %d MiB", tooLarge.Limit>>20)}
+	case errors.As(err, &over):
+		return overQuota(over)
 	case errors.Is(err, store.ErrNotFound):
 		return &api.Problem{Code: api.CodeNotFound, Message: "no such " + err.Error()}
 	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrIllegalTransition):
