@@ -183,14 +183,15 @@ values ('c1', 11, $1, '0', 'sb-run', $2, 'COMPLETED', $3, 0, 0, '{n1}')`, at, ru
 	}
 }
 
-func TestRates_AppendOnly(t *testing.T) {
+// The database itself refuses to change what was recorded.
+func TestRecords_AppendOnly(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)
 	r := store.Rate{Site: "lab", MicrosPerGPUHour: 5, ValidFrom: time.Now().UTC(), SetBy: "root"}
 	if err := s.WithTx(t.Context(), func(tx *store.Tx) error { return tx.AddRate(t.Context(), &r) }); err != nil {
 		t.Fatal(err)
 	}
-	for _, sql := range []string{"update rate set micros_per_gpu_hour = 1", "delete from rate", "update quota set gpu_hours = 1", "delete from token"} {
+	for _, sql := range []string{"update rate set micros_per_gpu_hour = 1", "delete from rate", "update audit set user_name = 'bob'", "delete from audit", "truncate audit cascade", "update quota set gpu_hours = 1", "delete from token"} {
 		if _, err := s.Pool().Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), "append-only") {
 			t.Errorf("%s: %v", sql, err)
 		}
