@@ -143,7 +143,7 @@ func costTable(r api.CostReport, parsable bool) *table {
 		if c.HardwareClass == "emulated" {
 			class.style = yellow
 		}
-		row = append(row, class, c.Allocations, hours(float64(c.BillableGPUSeconds)), hours(c.MeasuredGPUSeconds), percent(c.Efficiency), percent(c.IdleShare),
+		row = append(row, class, c.Allocations, hours(float64(c.BillableGPUSeconds)), hours(c.MeasuredGPUSeconds), sharePercent(c.Efficiency), sharePercent(c.IdleShare),
 			hours(float64(c.LostGPUSeconds)), number(c.Rate), money(c.Cost), kilowattHours(c.EnergyJoules), number(c.CostPerMillionAtSLO), yesNo(c.Complete))
 		t.add(row...)
 	}
@@ -183,7 +183,7 @@ func (a *app) costNotes(r api.CostReport) {
 
 func hours(seconds float64) string { return strconv.FormatFloat(seconds/3600, 'f', 3, 64) }
 
-func percent(v *float64) string {
+func sharePercent(v *float64) string {
 	if v == nil {
 		return "-"
 	}

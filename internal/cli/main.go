@@ -140,14 +140,10 @@ pinned one, and publishes only numbers that it can prove.`,
 		newSimulateCommand(a), newProfileCommand(a))
 	add("work", newSubmitCommand(a), newQueueCommand(a), newShowCommand(a), newWatchCommand(a), newResultsCommand(a),
 		newLogsCommand(a), newBundleCommand(a), newRerunCommand(a), newCancelCommand(a), newHoldCommand(a), newReleaseCommand(a), newRequeueCommand(a), newThrottleCommand(a), newDeadCommand(a), newCronCommand(a))
-<<<<<<< HEAD
-	add("admin", newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(), newDoctorCommand(), newVersionCommand(a), newManCommand(a))
-	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a))
-=======
 	add("admin", newCostCommand(a), newRateCommand(a), newQuotaCommand(a), newTokenCommand(a), newAuditCommand(a),
 		newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(), newDoctorCommand(),
 		newVersionCommand(a), newManCommand(a))
->>>>>>> 2e2ce06 (Add costs, quotas, MUNGE over TCP, tokens, roles and an audit log)
+	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a))
 	exits(root, exitOK, exitFailed, exitUsage, exitRefused, exitIncomplete, exitRegression, exitUnreachable)
 	root.SetCompletionCommandGroupID("admin")
 	root.SetHelpCommand(newHelpCommand(root))

@@ -314,9 +314,9 @@ func (s *server) revokeToken(r *http.Request, who auth.Identity) (any, error) {
 // scopeOf is what a token needs for an endpoint; "" is what no token is good for.
 func scopeOf(r *http.Request) auth.Scope {
 	switch {
-	case !mutates(r):
+	case !mutates(r), r.Pattern == "POST /v1/compare", r.Pattern == "POST /v1/check":
 		return auth.ScopeRead
-	case r.Pattern == "POST /v1/sweeps":
+	case r.Pattern == "POST /v1/sweeps", r.Pattern == "POST /v1/check/confirm":
 		return auth.ScopeSubmit
 	case r.Pattern == "POST /v1/actions", r.Pattern == "POST /v1/sweeps/{id}/throttle", r.Pattern == "POST /v1/dead/release":
 		return auth.ScopeAct

@@ -184,7 +184,10 @@ func TestEveryEndpoint_HoldsTokensToTheirScopes(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
 	r.sweep(1)
-	need := map[string]string{"POST /v1/sweeps": "submit", "POST /v1/actions": "act", "POST /v1/dead/release": "act", "POST /v1/sweeps/{id}/throttle": "act"}
+	need := map[string]string{
+		"POST /v1/sweeps": "submit", "POST /v1/actions": "act", "POST /v1/dead/release": "act", "POST /v1/sweeps/{id}/throttle": "act",
+		"POST /v1/compare": "read", "POST /v1/check": "read", "POST /v1/check/confirm": "submit",
+	}
 	tokens := map[string]string{"read": r.token("read"), "submit": r.token("submit"), "act": r.token("act")}
 	all := r.token("read", "submit", "act")
 	for _, pattern := range web.Patterns() {

@@ -126,15 +126,6 @@ func New(c Config) (*Server, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /metrics", s.metrics)
-<<<<<<< HEAD
-	for pattern, h := range map[string]handler{
-		"POST /v1/compare":              s.compare,
-		"GET /v1/baselines":             s.listBaselines,
-		"POST /v1/baselines":            s.setBaseline,
-		"DELETE /v1/baselines/{name}":   s.removeBaseline,
-		"POST /v1/check":                s.check,
-		"POST /v1/check/confirm":        s.confirm,
-=======
 	for pattern, h := range s.routes() {
 		if !strings.HasPrefix(pattern, "GET ") {
 			h = s.audited(h)
@@ -154,7 +145,12 @@ func New(c Config) (*Server, error) {
 // audited.
 func (s *server) routes() map[string]handler {
 	return map[string]handler{
->>>>>>> 2e2ce06 (Add costs, quotas, MUNGE over TCP, tokens, roles and an audit log)
+		"POST /v1/compare":              s.compare,
+		"GET /v1/baselines":             s.listBaselines,
+		"POST /v1/baselines":            s.setBaseline,
+		"DELETE /v1/baselines/{name}":   s.removeBaseline,
+		"POST /v1/check":                s.check,
+		"POST /v1/check/confirm":        s.confirm,
 		"GET /v1/version":               s.version,
 		"POST /v1/sweeps":               s.submit,
 		"GET /v1/sweeps":                s.listSweeps,
