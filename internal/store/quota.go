@@ -24,8 +24,8 @@ type Quota struct {
 	SetAt    time.Time
 }
 
-// Usage is how much of a quota is gone.
-type Usage struct {
+// QuotaUse is how much of a quota is gone.
+type QuotaUse struct {
 	Quota
 	PeriodStart time.Time
 	PeriodEnd   time.Time
@@ -37,7 +37,7 @@ type Usage struct {
 
 // QuotaError says that a sweep does not fit into a quota.
 type QuotaError struct {
-	Usage
+	QuotaUse
 	AskedHours float64
 }
 
@@ -74,7 +74,7 @@ select id, site, account, user_name, period, gpu_hours, comment, set_by, set_at
 	// The quotas that bind a sweep of a site, account and user, each with what is
 	// gone of it. An allocation belongs to the one sweep of its batch; while it
 	// is not accounted for, it holds what was planned.
-	sqlUsage = `
+	sqlQuotaUse = `
 with q as (
     select * from (select distinct on (site, account, user_name, period) * from quota order by site, account, user_name, period, id desc) l
      where gpu_hours is not null and ($1::text is null or site in ('', $1)) and ($2::text is null or account in ('', $2))
@@ -132,14 +132,14 @@ func (s *Store) Quotas(ctx context.Context) ([]Quota, error) {
 
 // QuotaUsage returns all quotas in force with what is gone of them; those of
 // EachUser as they are for userName.
-func (s *Store) QuotaUsage(ctx context.Context, userName string) ([]Usage, error) {
-	return collect[Usage](ctx, s.pool, "quotas", sqlUsage, nil, nil, userName, s.now().UTC(), nil)
+func (s *Store) QuotaUsage(ctx context.Context, userName string) ([]QuotaUse, error) {
+	return collect[QuotaUse](ctx, s.pool, "quotas", sqlQuotaUse, nil, nil, userName, s.now().UTC(), nil)
 }
 
 // CheckQuota returns a QuotaError where a sweep of so many GPU-hours would not
 // fit now. It reserves nothing: CreateSweep does.
 func (s *Store) CheckQuota(ctx context.Context, site, account, userName string, hours float64) error {
-	usage, err := collect[Usage](ctx, s.pool, "quotas", sqlUsage, site, account, userName, s.now().UTC(), nil)
+	usage, err := collect[QuotaUse](ctx, s.pool, "quotas", sqlQuotaUse, site, account, userName, s.now().UTC(), nil)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (tx *Tx) reserve(ctx context.Context, sweep int64, n *NewSweep) error {
 	if _, err := tx.Exec(ctx, sqlLockQuotas); err != nil {
 		return fmt.Errorf("lock quotas: %w", err)
 	}
-	usage, err := collect[Usage](ctx, tx, "quotas", sqlUsage, n.Site, n.Account, n.UserName, tx.now, sweep)
+	usage, err := collect[QuotaUse](ctx, tx, "quotas", sqlQuotaUse, n.Site, n.Account, n.UserName, tx.now, sweep)
 	if err != nil || len(usage) == 0 {
 		return err
 	}
@@ -163,10 +163,10 @@ func (tx *Tx) reserve(ctx context.Context, sweep int64, n *NewSweep) error {
 	return fits(usage, *n.GPUHours)
 }
 
-func fits(usage []Usage, hours float64) error {
+func fits(usage []QuotaUse, hours float64) error {
 	for _, u := range usage {
 		if u.UsedHours+u.ReservedHours+hours > *u.GPUHours {
-			return &QuotaError{Usage: u, AskedHours: hours}
+			return &QuotaError{QuotaUse: u, AskedHours: hours}
 		}
 	}
 	return nil
@@ -186,7 +186,7 @@ func (tx *Tx) recheck(ctx context.Context, sweeps []int64) error {
 		return err
 	}
 	for _, sw := range list {
-		usage, err := collect[Usage](ctx, tx, "quotas", sqlUsage, sw.Site, sw.Account, sw.UserName, tx.now, nil)
+		usage, err := collect[QuotaUse](ctx, tx, "quotas", sqlQuotaUse, sw.Site, sw.Account, sw.UserName, tx.now, nil)
 		if err != nil {
 			return err
 		}

@@ -109,7 +109,7 @@ func TestQuota_SettledFromAccounting(t *testing.T) {
 	month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	n := forecast("settled-00000000000000", 8)
 	id, runs := create(t, s, n)
-	usage := func() store.Usage {
+	usage := func() store.QuotaUse {
 		t.Helper()
 		list, err := s.QuotaUsage(t.Context(), "ada")
 		if err != nil || len(list) != 1 {

@@ -37,7 +37,7 @@ func (s *server) listQuotas(r *http.Request, who auth.Identity) (any, error) {
 	return out, nil
 }
 
-func quotaOf(u store.Usage) api.Quota {
+func quotaOf(u store.QuotaUse) api.Quota {
 	q := api.Quota{
 		ID: u.ID, Site: u.Site, Account: u.Account, User: u.UserName, Period: u.Period, GPUHours: u.GPUHours, Comment: u.Comment, SetBy: u.SetBy, SetAt: u.SetAt,
 	}
@@ -79,7 +79,7 @@ func (s *server) setQuota(r *http.Request, who auth.Identity) (any, error) {
 		return nil, err
 	}
 	note(r.Context(), "quota", req)
-	return quotaOf(store.Usage{Quota: q}), nil
+	return quotaOf(store.QuotaUse{Quota: q}), nil
 }
 
 // overQuota turns the store's refusal into an answer.
