@@ -36,7 +36,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning id`
 update token set revoked_at = $2, revoked_by = $3 where id = $1 and revoked_at is null`
 	// Once a minute is enough to know whether anybody needs it still.
 	sqlTouchToken = `
-update token set last_used_at = $2 where id = $1 and (last_used_at is null or last_used_at < $2 - interval '1 minute')`
+update token set last_used_at = $2 where id = $1 and (last_used_at is null or last_used_at < $2::timestamptz - interval '1 minute')`
 )
 
 // Token returns one token, or ErrNotFound.
