@@ -58,7 +58,8 @@ func TestLoad(t *testing.T) {
 	}
 	want := Config{
 		Socket: filepath.Join(dir, "a.sock"), DSN: "host=/x dbname=y", Sites: []string{filepath.Join(dir, "lab.yaml")},
-		Runner: filepath.Join(dir, "sbench-runner"), Operators: []string{"ada"}, LogLevel: "info", LogFormat: "json",
+		Runner: filepath.Join(dir, "sbench-runner"), Operators: []string{"ada"}, Admins: []string{},
+		LogLevel: "info", LogFormat: "json",
 	}
 	c.GPUHelper, c.TimeZone = "", ""
 	if diff := cmp.Diff(want, c); diff != "" {
