@@ -123,7 +123,7 @@ func Read(r io.Reader, limit int64, keep func(name string) bool) (Info, map[stri
 		if total += f.Size; total > limit {
 			return Info{}, nil, fmt.Errorf("%w: it has more than %d bytes unpacked", ErrDamaged, limit)
 		}
-		var to io.Writer = io.Discard
+		to := io.Discard
 		content := &bytes.Buffer{}
 		if keep(f.Name) {
 			to = content
@@ -141,8 +141,8 @@ func Read(r io.Reader, limit int64, keep func(name string) bool) (Info, map[stri
 		return Info{}, nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	// The checksum of the compression lies behind the archive's end.
-	if _, err := io.CopyN(io.Discard, z, 1<<20); !errors.Is(err, io.EOF) {
-		return Info{}, nil, fmt.Errorf("%w: its end: %v", ErrDamaged, err)
+	if _, err := io.Copy(io.Discard, io.LimitReader(z, maxInfo)); err != nil {
+		return Info{}, nil, fmt.Errorf("%w: its end: %w", ErrDamaged, err)
 	}
 	return info, kept, nil
 }

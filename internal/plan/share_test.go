@@ -24,12 +24,11 @@ type cluster struct {
 }
 
 type simSweep struct {
-	id      int64
-	owner   Owner
-	at      time.Duration // of its submission
-	left    []Task
-	waits   []time.Duration // of its started tasks
-	started map[time.Duration]int
+	id    int64
+	owner Owner
+	at    time.Duration // of its submission
+	left  []Task
+	waits []time.Duration // of its started tasks
 }
 
 type simTask struct {

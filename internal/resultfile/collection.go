@@ -121,7 +121,7 @@ func writeRows[T any](w *parquet.GenericWriter[T], n int, row func(int) T) error
 type flatWriter struct {
 	columns []column
 	known   map[string]bool
-	w       *parquet.Writer
+	w       *parquet.GenericWriter[any]
 }
 
 func newFlatWriter(w io.Writer, name string, columns []column) *flatWriter {
@@ -133,7 +133,7 @@ func newFlatWriter(w io.Writer, name string, columns []column) *flatWriter {
 			all = append(all, parquet.SkipPageBounds(c.name))
 		}
 	}
-	return &flatWriter{columns, known, parquet.NewWriter(w, all...)}
+	return &flatWriter{columns, known, parquet.NewGenericWriter[any](w, all...)}
 }
 
 // write appends rows. A required column without a value, and a value without a

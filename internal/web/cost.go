@@ -160,7 +160,8 @@ func (s *server) setRate(r *http.Request, who auth.Identity) (any, error) {
 		rate.ValidFrom = *req.ValidFrom
 	}
 	rate.ValidFrom = rate.ValidFrom.UTC().Truncate(time.Second)
-	err := s.Store.WithTx(r.Context(), func(tx *store.Tx) error { return tx.AddRate(r.Context(), &rate) })
+	ctx := r.Context()
+	err := s.Store.WithTx(ctx, func(tx *store.Tx) error { return tx.AddRate(ctx, &rate) })
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,8 @@ const (
 )
 
 func newFleet(seed uint64, series, history int, cv float64) *fleet {
-	f := &fleet{r: rand.New(rand.NewPCG(seed, 7)), run: logSD(cv), night: logSD(cv) / 2, node: logSD(cv) / 4, silenced: map[string]bool{}}
+	r := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // a simulation is repeated by its seed
+	f := &fleet{r: r, run: logSD(cv), night: logSD(cv) / 2, node: logSD(cv) / 4, silenced: map[string]bool{}}
 	f.series, f.last = make([]regress.Series, series), make([]regress.Night, series)
 	for i := range f.series {
 		f.series[i] = regress.Series{Hash: fmt.Sprintf("s%05d", i), Stratum: fmt.Sprint("stratum ", i%20)}
