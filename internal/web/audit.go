@@ -178,13 +178,12 @@ func (s *server) createToken(r *http.Request, who auth.Identity) (any, error) {
 	if err := decode(r, &req); err != nil {
 		return nil, err
 	}
-	life := time.Duration(req.LifetimeS) * time.Second
 	switch {
 	case !nameForm.MatchString(req.Name) || len(req.Name) > 100:
 		return nil, invalid("a token's name is letters, digits and a few signs")
 	case len(req.Scopes) == 0:
 		return nil, invalid("a token needs at least one scope")
-	case req.LifetimeS < 60 || life > maxTokenLife:
+	case req.LifetimeS < 60 || req.LifetimeS > int64(maxTokenLife/time.Second):
 		return nil, invalid("a token lives between a minute and %d days", int(maxTokenLife.Hours()/24))
 	case req.Account != "" && !nameForm.MatchString(req.Account):
 		return nil, invalid("account %q is not a name", clipped(req.Account))
@@ -210,7 +209,7 @@ func (s *server) createToken(r *http.Request, who auth.Identity) (any, error) {
 	secret, hash := auth.NewSecret()
 	t := store.Token{
 		Name: req.Name, SecretHash: hash, UserName: owner, UID: uid, Scopes: req.Scopes, Account: req.Account, CreatedBy: who.User,
-		ExpiresAt: s.Now().Add(life).UTC().Truncate(time.Second),
+		ExpiresAt: s.Now().Add(time.Duration(req.LifetimeS) * time.Second).UTC().Truncate(time.Second),
 	}
 	if err := s.Store.CreateToken(r.Context(), &t); err != nil {
 		return nil, err

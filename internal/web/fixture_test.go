@@ -23,9 +23,10 @@ import (
 
 // users are the people of the tests, by the name that a request carries.
 var users = map[string]auth.Identity{
-	"ada":  {UID: 1000, User: "ada"},
-	"bob":  {UID: 1001, User: "bob"},
-	"root": {UID: 0, User: "root", Operator: true, Admin: true},
+	"ada":   {UID: 1000, User: "ada"},
+	"bob":   {UID: 1001, User: "bob"},
+	"carol": {UID: 1002, User: "carol"},
+	"root":  {UID: 0, User: "root", Operator: true, Admin: true},
 }
 
 // headerAuth takes a header for the kernel's word; it is for tests only.

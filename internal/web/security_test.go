@@ -335,9 +335,9 @@ func (d database) User(_ context.Context, _, name string) (slurm.User, error) {
 func associated(t *testing.T, d database) *env {
 	t.Helper()
 	e := &env{t: t, store: pgtest.New(t), site: testSite(t)}
-	e.site.SubmitAs, e.site.Roles.FromSlurm = site.SubmitAsService, true
+	e.site.Roles.FromSlurm = true
 	handler, err := web.New(web.Config{
-		Store: e.store, Auth: headerAuth{}, Sites: []*site.Site{e.site}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Version: "test", UID: 0,
+		Store: e.store, Auth: headerAuth{}, Sites: []*site.Site{e.site}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Version: "test", UID: 1000,
 		Leader: func() bool { return true }, Poll: time.Millisecond, Accounts: map[string]web.Accounts{"lab": d},
 	})
 	if err != nil {
@@ -365,7 +365,8 @@ func TestSubmit_AsksSlurm(t *testing.T) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
-	if p := e.problem(api.CodeRefused, "bob", http.MethodPost, "/v1/sweeps", request("e")); !strings.Contains(p.Message, "no account for bob") {
+	stranger := associated(t, database{})
+	if p := stranger.problem(api.CodeRefused, "ada", http.MethodPost, "/v1/sweeps", request("e")); !strings.Contains(p.Message, "no account for ada") {
 		t.Errorf("got %+v", p)
 	}
 	if got := post[api.SubmitResponse](e, "ada", "/v1/sweeps", with("a", api.Options{QOS: "normal"})); got.SweepID == 0 {

@@ -173,7 +173,7 @@ func TestSubmit_Refusals(t *testing.T) {
 		"hostile name":    {api.CodeInvalid, func(r *api.SubmitRequest) { r.FileName = "\x1b[2J" }, "file_name"},
 		"dependency":      {api.CodeInvalid, option(func(o *api.Options) { o.Dependency = "afterok:1" }), "not available yet"},
 		"mail":            {api.CodeInvalid, option(func(o *api.Options) { o.MailUser = "ada" }), "not available yet"},
-		"max cost":        {api.CodeInvalid, option(func(o *api.Options) { c := 1.0; o.MaxCost = &c }), "not available yet"},
+		"max cost":        {api.CodeRefused, option(func(o *api.Options) { c := 1.0; o.MaxCost = &c }), "has no rate"},
 		"priority":        {api.CodeInvalid, option(func(o *api.Options) { o.Priority = "top" }), "none of"},
 		"time":            {api.CodeInvalid, option(func(o *api.Options) { o.TimeLimitS = &tiny }), "--time"},
 		"inflight":        {api.CodeInvalid, option(func(o *api.Options) { o.MaxInflight = &zero }), "--max-inflight"},
@@ -192,7 +192,7 @@ func TestSubmit_Refusals(t *testing.T) {
 		"missing image":   {api.CodeRefused, edit("engine.sif", "other.sif"), "image.path: no such file"},
 		"missing model":   {api.CodeRefused, edit("model.gguf", "other.gguf"), "model.checkpoint.path: no such file"},
 		"above gpu hours": {api.CodeRefused, option(func(o *api.Options) { h := 1.0; o.MaxGPUHours = &h }), "above --max-gpu-hours 1"},
-		"host program":    {api.CodeRefused, edit("kind: sif, path: engine.sif", "kind: host, path: engine.sif"), "for operators"},
+		"host program":    {api.CodeRefused, edit("kind: sif, path: engine.sif", "kind: host, path: engine.sif"), "for admins"},
 	} {
 		req := request("a")
 		tc.change(&req)
