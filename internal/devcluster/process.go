@@ -37,7 +37,20 @@ func identify(pid int) (process, error) {
 // alive is false for zombies: they hold nothing any more.
 func (p process) alive() bool {
 	st, err := readStat(p.PID)
-	return err == nil && st.start == p.Start && st.state != 'Z' && st.state != 'X' && p.Boot == bootID()
+	if err != nil || st.start != p.Start || st.state == 'X' || p.Boot != bootID() {
+		return false
+	}
+	return st.state != 'Z' || threads(p.PID) > 1
+}
+
+// threads counts what is left of a process. A killed process whose first thread
+// has ended still holds its sockets until its last one has.
+func threads(pid int) int {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return 0
+	}
+	return len(tasks)
 }
 
 func (p process) signal(sig syscall.Signal) error {
