@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -63,11 +64,11 @@ func pause(ctx context.Context, least, most time.Duration) bool {
 
 // breakThings breaks what is under the daemon, one thing at a time, over and over.
 func (m *matrix) breakThings(ctx context.Context, long bool) {
-	stop := 12 * time.Second
+	stop, most := 12*time.Second, 7
 	if long {
-		stop = 30 * time.Second
+		stop, most = 30*time.Second, math.MaxInt
 	}
-	for i := 0; pause(ctx, 3*time.Second, 7*time.Second); i++ {
+	for i := 0; i < most && pause(ctx, 3*time.Second, 7*time.Second); i++ {
 		switch i % 7 {
 		case 0:
 			m.kill(ctx, "slurmctld", "slurmctld")

@@ -59,9 +59,14 @@ func TestKillMatrix(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
 	wait.Go(func() { m.superviseDaemon(ctx) })
-	wait.Go(func() { m.breakThings(ctx, runs > shortRuns) })
+	broken := make(chan struct{})
+	wait.Go(func() { defer close(broken); m.breakThings(ctx, runs > shortRuns) })
 	wait.Go(func() { m.killAfterSubmit(ctx) })
-	m.await(sweep, runs, runs*8/10, time.Duration(runs)*3*time.Second+10*time.Minute)
+	if runs > shortRuns {
+		m.await(sweep, runs, runs*8/10, time.Duration(runs)*3*time.Second+10*time.Minute)
+	} else {
+		<-broken // each thing once
+	}
 	stop()
 	wait.Wait()
 	m.repair()
