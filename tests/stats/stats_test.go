@@ -3,7 +3,8 @@ package main
 import "testing"
 
 // The short form of make stats-sim: fewer nights, the same seeds, the same code.
-// A target on a percentage gets the room that so few nights need.
+// A coverage gets the room that so few nights need: three standard errors of
+// 1,500 nights at 94 % are 1.9 points.
 func TestSimulations(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -12,7 +13,7 @@ func TestSimulations(t *testing.T) {
 	for _, f := range figures(1500, 400, 4, func(figure) {}) {
 		room := f
 		if f.target == ">=94" {
-			room.target = ">=92.5"
+			room.target = ">=92.1"
 		}
 		if !room.met() {
 			t.Errorf("%s %.2f, target %s", f.name, f.value, f.target)
