@@ -76,9 +76,10 @@ func quickDaemon(ctx context.Context) error {
 	options := collect.DefaultOptions()
 	options.Interval, options.LateEvery, options.Failpoint = 500*time.Millisecond, 5*time.Second, die
 	collector := collect.New(s, log.With("service", "collect"), options)
+	// A daemon that is killed every ten seconds must not wait longer for anything.
 	tracker := track.New(track.Config{
 		Site: st, Store: s, Cluster: cluster, Log: log, Interval: 500 * time.Millisecond, Visibility: 3 * time.Second, Collect: 20 * time.Second,
-		Absent: 20 * time.Second, Requeue: 5 * time.Second, Failpoint: die, Collected: collector.Looked,
+		Absent: 6 * time.Second, Requeue: 5 * time.Second, Failpoint: die, Collected: collector.Looked,
 	})
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{submitter.Run, tracker.Run, collector.Run} {
