@@ -1,6 +1,7 @@
 package collect_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -36,6 +37,8 @@ type lab struct {
 	runs     []int64 // in the order of settings, then repeats
 	repeats  int
 	requests int // of an attempt
+	events   int // of a request; 4 where it is 0
+	samples  int // of telemetry
 	collect  *collect.Collector
 }
 
@@ -125,19 +128,32 @@ func (l *lab) manifest(run, job int64, class lifecycle.ExitClass) result.Manifes
 	return m
 }
 
-// requests are n requests a tenth of a second apart with the TTFT of ms each.
-func requests(n int, ms func(i int) int64) []result.Request {
+// requests are n requests a tenth of a second apart with the TTFT of ms each, and
+// so many events of one token each, 10 ms apart.
+func requests(n, events int, ms func(i int) int64) []result.Request {
 	rows := make([]result.Request, n)
 	for i := range rows {
 		due := int64(i) * 1e8
 		first := due + ms(i)*1e6
-		last, four, one := first+30e6, int32(4), int32(1)
+		last, tokens, one := first+int64(events-1)*10e6, int32(events), int32(1)
 		rows[i] = result.Request{
 			Index: int32(i), Phase: result.PhaseMeasure, Outcome: result.OutcomeOK, TIntended: due,
 			TDispatch: &due, TWritten: &due, TTok1: &first, TContent1: &first, TTokN: &last, TEnd: &last,
-			OutputTokens: &four, InputTokens: &four, TokensFirst: &one, TokenSource: "usage",
-			EventTimes: []int64{first, first + 10e6, first + 20e6, last}, EventTokens: []int32{1, 1, 1, 1},
+			OutputTokens: &tokens, InputTokens: &tokens, TokensFirst: &one, TokenSource: "usage",
 		}
+		for k := range events {
+			rows[i].EventTimes, rows[i].EventTokens = append(rows[i].EventTimes, first+int64(k)*10e6), append(rows[i].EventTokens, 1)
+		}
+	}
+	return rows
+}
+
+// telemetry is n samples, nine quantities of a GPU every 100 ms.
+func telemetry(n int) []result.Telemetry {
+	rows := make([]result.Telemetry, n)
+	for i := range rows {
+		v := float64(300 + i%97)
+		rows[i] = result.Telemetry{T: int64(i/9) * 1e8, Source: "gpu0", Name: fmt.Sprintf("quantity_%d", i%9), Value: &v}
 	}
 	return rows
 }
@@ -157,7 +173,7 @@ func (l *lab) seal(m result.Manifest, ttft func(i int) int64, change ...func(*re
 		}
 	}
 	if m.ExitClass == lifecycle.ExitMeasured {
-		rows := requests(l.requests, ttft)
+		rows := requests(l.requests, cmp.Or(l.events, 4), ttft)
 		window := metrics.Compute(rows, result.Window{OfferedRate: 10, End: 100e9}, nil)
 		window.Histograms = nil // their encoding is slow, and nothing here reads them
 		r := result.Result{
@@ -172,6 +188,9 @@ func (l *lab) seal(m result.Manifest, ttft func(i int) int64, change ...func(*re
 			return resultfile.EncodeWindows(out, m.Attempt, []result.Window{window})
 		})
 		write(result.RequestsFile, func(out io.Writer) error { return resultfile.EncodeRequests(out, m.Attempt, rows) })
+		if l.samples > 0 {
+			write(result.TelemetryFile, func(out io.Writer) error { return resultfile.EncodeTelemetry(out, m.Attempt, telemetry(l.samples)) })
+		}
 	}
 	write(result.RunnerLog, func(out io.Writer) error { _, err := io.WriteString(out, "log\n"); return err })
 	if _, err := w.Seal(m); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,68 +21,115 @@ import (
 func (c *Collector) settle(ctx context.Context, report *Report) error {
 	return c.changed(ctx, &c.settled, func() error {
 		for {
-			keys, err := c.store.Unsettled(ctx, c.options.Settle)
+			list, err := c.store.Unsettled(ctx, c.options.Settle)
 			if err != nil {
 				return err
 			}
-			settled, err := c.settleAll(ctx, keys)
+			settled, err := c.settleAll(ctx, list)
 			report.Settled += settled
-			if err != nil || settled == 0 || len(keys) < c.options.Settle {
+			if err != nil || settled == 0 || len(list) < c.options.Settle {
 				return err
 			}
 		}
 	})
 }
 
-// settleAll sums up settings side by side and returns how many it did.
-func (c *Collector) settleAll(ctx context.Context, keys []store.SettingKey) (int, error) {
-	var settled atomic.Int64
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(c.options.Workers)
-	for _, key := range keys {
+// settleChunk is how many settings are summed up in memory, and stored in one
+// transaction.
+const settleChunk = 32
+
+// settleAll sums up settings chunk by chunk, and stores a chunk while the next
+// one is summed up. It returns how many settings it did.
+func (c *Collector) settleAll(ctx context.Context, list []store.Unsettled) (int, error) {
+	settled := 0
+	group, within := errgroup.WithContext(ctx)
+	// One at a time: the canaries of a chunk are held against those before them.
+	group.SetLimit(1)
+	for chunk := range slices.Chunk(list, settleChunk) {
+		sums, err := c.sumAll(within, chunk)
+		if err != nil {
+			err = errors.Join(group.Wait(), err)
+			return settled, err
+		}
 		group.Go(func() error {
-			done, err := c.settleOne(ctx, key)
-			if errors.Is(err, store.ErrStale) {
-				return nil // something came in between: it shows again
-			}
-			if err != nil {
-				return err
-			}
-			settled.Add(1)
-			if done.Sweep != "" {
-				c.log.Info("sweep ended", "sweep", key.SweepID, "state", string(done.Sweep))
-			}
-			return nil
+			n, err := c.storeSums(within, chunk, sums)
+			settled += n
+			return err
 		})
 	}
 	err := group.Wait()
-	return int(settled.Load()), err
+	return settled, err
 }
 
-func (c *Collector) settleOne(ctx context.Context, key store.SettingKey) (store.Settled, error) {
-	valid, err := c.store.Results(ctx, key)
+// sumAll sums up settings side by side.
+func (c *Collector) sumAll(ctx context.Context, list []store.Unsettled) ([]store.Settlement, error) {
+	keys := make([]store.SettingKey, len(list))
+	for i := range list {
+		keys[i] = list[i].SettingKey
+	}
+	valid, err := c.store.ResultsOf(ctx, keys)
 	if err != nil {
-		return store.Settled{}, err
+		return nil, err
 	}
-	total, err := c.store.Repeats(ctx, key)
+	var attempts []int64
+	for _, results := range valid {
+		for i := range results {
+			attempts = append(attempts, results[i].AttemptID)
+		}
+	}
+	windows, err := c.store.Windows(ctx, attempts)
 	if err != nil {
-		return store.Settled{}, err
+		return nil, err
 	}
-	in := aggregate.Input{NTotal: total, Terminal: true, Merge: func(attempts []int64) (aggregate.Merged, error) {
-		return c.merge(ctx, valid, attempts)
-	}}
-	for i := range valid {
-		in.Runs = append(in.Runs, valid[i].Run())
+	sums := make([]store.Settlement, len(list))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(c.options.Workers)
+	for i := range list {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			used := valid[keys[i]]
+			in := aggregate.Input{NTotal: list[i].Repeats, Terminal: true, Merge: func(attempts []int64) (aggregate.Merged, error) {
+				return c.merge(used, windows, attempts), nil
+			}}
+			for k := range used {
+				in.Runs = append(in.Runs, used[k].Run())
+			}
+			sum, err := aggregate.Compute(in)
+			sums[i] = store.Settlement{Key: keys[i], Sum: sum, Used: used}
+			return err
+		})
 	}
-	sum, err := aggregate.Compute(in)
+	return sums, group.Wait()
+}
+
+// storeSums stores what was summed up and returns how many settings that were.
+// What something came in between of is left out: it shows again.
+func (c *Collector) storeSums(ctx context.Context, list []store.Unsettled, sums []store.Settlement) (int, error) {
+	for i := range list {
+		if list[i].Stratum == "" {
+			continue
+		}
+		var err error
+		if sums[i].Reopen, err = c.doubts(ctx, list[i], sums); err != nil {
+			return 0, err
+		}
+	}
+	done, err := c.store.SettleAll(ctx, sums)
 	if err != nil {
-		return store.Settled{}, err
+		return 0, err
 	}
-	reopen, err := c.doubts(ctx, key, sum)
-	if err != nil {
-		return store.Settled{}, err
+	settled := 0
+	for i, d := range done {
+		if !d.Stale {
+			settled++
+		}
+		if d.Sweep != "" {
+			c.log.Info("sweep ended", "sweep", sums[i].Key.SweepID, "state", string(d.Sweep))
+		}
 	}
-	return c.store.Settle(ctx, key, sum, valid, reopen...)
+	return settled, nil
 }
 
 // canaryMetrics are held against what is carried.
@@ -91,19 +137,22 @@ func canaryMetrics() []string {
 	return []string{"output_tokens_per_s", "ttft_p50", "tpot_p50", "e2e_p50"}
 }
 
-// doubts says whether the canaries of a setting's stratum, this one included,
-// contradict the results that are carried there.
-func (c *Collector) doubts(ctx context.Context, key store.SettingKey, sum aggregate.Summary) ([]store.Reopen, error) {
-	stratum, canaries, err := c.store.Canaries(ctx, key)
-	if err != nil || stratum == "" {
+// doubts says whether the canaries of a canary's stratum, also those that sums
+// has new results of, contradict the results that are carried there.
+func (c *Collector) doubts(ctx context.Context, canary store.Unsettled, sums []store.Settlement) ([]store.Reopen, error) {
+	sweep, stratum := canary.SweepID, canary.Stratum
+	canaries, err := c.store.Canaries(ctx, sweep, stratum)
+	if err != nil {
 		return nil, err
 	}
 	for _, name := range canaryMetrics() {
 		var pairs []reuse.Pair
 		for _, k := range canaries {
 			after := k.After
-			if k.SettingHash == key.SettingHash {
-				after = sum.Metrics
+			for i := range sums {
+				if sums[i].Key == (store.SettingKey{SweepID: sweep, SettingHash: k.SettingHash}) {
+					after = sums[i].Sum.Metrics
+				}
 			}
 			if after != nil {
 				pairs = append(pairs, reuse.Pair{Before: sample(k.Before[name]), After: sample(after[name])})
@@ -111,7 +160,7 @@ func (c *Collector) doubts(ctx context.Context, key store.SettingKey, sum aggreg
 		}
 		if d := reuse.Deviates(pairs, len(canaryMetrics())); d.Found {
 			reason := fmt.Sprintf("not carried: %s of %d canaries is %+.1f %% from the carried results (p = %.2g)", name, d.Canaries, 100*(d.Ratio-1), d.P)
-			c.log.Warn("canaries contradict carried results", "sweep", key.SweepID, "stratum", stratum, "metric", name,
+			c.log.Warn("canaries contradict carried results", "sweep", sweep, "stratum", stratum, "metric", name,
 				"canaries", d.Canaries, "ratio", d.Ratio, "p", d.P)
 			return []store.Reopen{{Stratum: stratum, Reason: reason}}, nil
 		}
@@ -130,13 +179,9 @@ func sample(m aggregate.Metric) reuse.Sample {
 // merge reads the requests of attempts again. Where one's are not there any
 // more, or not what was ingested, there are no merged percentiles, and the
 // summary says why.
-func (c *Collector) merge(ctx context.Context, valid []store.ValidResult, attempts []int64) (aggregate.Merged, error) {
-	windows, err := c.store.Windows(ctx, attempts)
-	if err != nil {
-		return aggregate.Merged{}, err
-	}
-	none := func(format string, args ...any) (aggregate.Merged, error) {
-		return aggregate.Merged{NullReasons: map[string]string{"": fmt.Sprintf(format, args...)}}, nil
+func (c *Collector) merge(valid []store.ValidResult, windows map[int64][]result.Window, attempts []int64) aggregate.Merged {
+	none := func(format string, args ...any) aggregate.Merged {
+		return aggregate.Merged{NullReasons: map[string]string{"": fmt.Sprintf(format, args...)}}
 	}
 	parts := make([]metrics.Part, 0, len(attempts))
 	for i := range valid {
@@ -156,7 +201,7 @@ func (c *Collector) merge(ctx context.Context, valid []store.ValidResult, attemp
 		parts = append(parts, metrics.Part{Rows: requests, Start: w[0].Start, End: w[0].End})
 	}
 	merged, reasons := metrics.MergePercentiles(parts)
-	return aggregate.Merged{Metrics: merged, NullReasons: reasons}, nil
+	return aggregate.Merged{Metrics: merged, NullReasons: reasons}
 }
 
 // requests reads the request rows of an ingested attempt.

@@ -20,12 +20,7 @@ func Compute(rows []result.Request, w result.Window, slo SLO) result.Window {
 	for _, m := range table {
 		c.values[m.Name] = nil
 	}
-	for i := range rows {
-		r := &rows[i]
-		if r.Phase != result.PhaseWarmup && r.TIntended >= w.Start && r.TIntended < w.End {
-			c.due = append(c.due, r)
-		}
-	}
+	c.selectDue()
 	if c.seconds <= 0 {
 		for _, m := range table {
 			c.reasons[m.Name] = "the window has no length"
@@ -51,6 +46,16 @@ type computation struct {
 	values     result.Metrics
 	reasons    map[string]string
 	histograms map[string][]byte
+}
+
+// selectDue fills due.
+func (c *computation) selectDue() {
+	for i := range c.rows {
+		r := &c.rows[i]
+		if r.Phase != result.PhaseWarmup && r.TIntended >= c.start && r.TIntended < c.end {
+			c.due = append(c.due, r)
+		}
+	}
 }
 
 // set stores a value; what is not finite is null with the reason.

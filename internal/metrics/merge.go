@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"math"
+	"slices"
 
 	"sbench/internal/result"
 )
@@ -18,24 +19,29 @@ type Part struct {
 // null. Every other metric is missing: only percentiles are merged.
 func MergePercentiles(parts []Part) (result.Metrics, map[string]string) {
 	values, reasons := result.Metrics{}, map[string]string{}
+	computations := make([]computation, len(parts))
+	for i, p := range parts {
+		computations[i] = computation{rows: p.Rows, start: p.Start, end: p.End}
+		computations[i].selectDue()
+	}
+	var all column // its memory is used again
 	for _, b := range bases() {
-		var all column
-		for _, p := range parts {
-			col := p.column(b.name)
-			all.values = append(all.values, col.values...)
-			all.censored = append(all.censored, col.censored...)
-			all.infinite += col.infinite
-			if col.unknown != "" {
-				all.unknown = col.unknown
-			}
+		most := 0
+		for i := range computations {
+			most += computations[i].most(b.name)
 		}
+		all = column{values: slices.Grow(all.values[:0], most), censored: all.censored[:0]}
+		for i := range computations {
+			computations[i].collect(&all, b.name)
+		}
+		whole := all.sample()
 		for _, s := range statistics() {
 			if num, _ := s.quantile(); num == 0 || s.Interpolated() {
 				continue
 			}
 			name := b.name + "_" + string(s)
 			values[name] = nil
-			v, reason := all.summary(s)
+			v, reason := whole.summary(s)
 			if math.IsNaN(v) || math.IsInf(v, 0) {
 				reasons[name] = reason
 				continue
@@ -44,22 +50,4 @@ func MergePercentiles(parts []Part) (result.Metrics, map[string]string) {
 		}
 	}
 	return values, reasons
-}
-
-func (p Part) column(base string) column {
-	c := computation{rows: p.Rows, start: p.Start, end: p.End}
-	for i := range p.Rows {
-		r := &p.Rows[i]
-		if r.Phase != result.PhaseWarmup && r.TIntended >= p.Start && r.TIntended < p.End {
-			c.due = append(c.due, r)
-		}
-	}
-	switch base {
-	case "chunk_gap":
-		return c.gaps(false)
-	case "itl":
-		return c.gaps(true)
-	default:
-		return c.perRequest(base)
-	}
 }

@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"sbench/internal/result"
 )
@@ -119,7 +120,12 @@ func Outcomes() []result.Outcome {
 
 // Table lists every metric of version v1 in the order of its columns. The slice
 // is the caller's own.
-func Table() []Metric {
+func Table() []Metric { return slices.Clone(table()) }
+
+// table is made once: it is asked for with every attempt.
+var table = sync.OnceValue(makeTable)
+
+func makeTable() []Metric {
 	table := runTable()
 	for _, b := range bases() {
 		for _, s := range statistics() {

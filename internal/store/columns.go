@@ -107,7 +107,7 @@ var (
 // sqlResultColumns reads valid results with all metrics, in the order of
 // metrics.Table.
 var sqlResultColumns = `
-select r.setting_hash, r.attempt_id, r.run_id, r.repeat, r.cluster, r.hardware_class, r.nodes, r.started_at, r.ended_at, r.findings,
+select r.sweep_id, r.setting_hash, r.attempt_id, r.run_id, r.repeat, r.cluster, r.hardware_class, r.nodes, r.started_at, r.ended_at, r.findings,
        r.metrics_version, r.fingerprint_hash, r.null_reasons, a.dir, a.files, b.uid, r.` + strings.Join(names(metricColumns()), ", r.") + `
   from result r
   join attempt a on a.id = r.attempt_id
@@ -115,7 +115,9 @@ select r.setting_hash, r.attempt_id, r.run_id, r.repeat, r.cluster, r.hardware_c
 `
 
 var (
-	sqlResultsOfSetting = sqlResultColumns + ` where r.valid and r.sweep_id = $1 and r.setting_hash = $2 order by r.ended_at, r.attempt_id`
+	sqlResultsOfSettings = sqlResultColumns + ` join unnest($1::bigint[], $2::text[]) as k (sweep_id, setting_hash)
+    on k.sweep_id = r.sweep_id and k.setting_hash = r.setting_hash
+ where r.valid order by r.ended_at, r.attempt_id`
 	sqlResultsUnsettled = sqlResultColumns + ` join sweep_setting ss on ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash
  where r.valid and r.sweep_id = $1 and not ss.settled order by r.ended_at, r.attempt_id`
 )
@@ -123,6 +125,6 @@ var (
 // generatedSQL names the statements of this file, for the test that prepares all.
 func generatedSQL() map[string]string {
 	return map[string]string{
-		"sqlMeasured": sqlMeasured, "sqlResultColumns": sqlResultColumns, "sqlResultsOfSetting": sqlResultsOfSetting, "sqlResultsUnsettled": sqlResultsUnsettled,
+		"sqlMeasured": sqlMeasured, "sqlResultColumns": sqlResultColumns, "sqlResultsOfSettings": sqlResultsOfSettings, "sqlResultsUnsettled": sqlResultsUnsettled,
 	}
 }

@@ -93,7 +93,6 @@ type Canary struct {
 }
 
 const (
-	sqlStratum = `select stratum from sweep_setting where sweep_id = $1 and setting_hash = $2 and canary`
 	// Another canary of the stratum counts once it is settled.
 	sqlCanaries = `
 select ss.setting_hash, b.metrics as before, l.metrics as after
@@ -111,15 +110,9 @@ update sweep_setting set carried_from = null, repeats = carried_repeats, settled
 returning setting_hash, repeats`
 )
 
-// Canaries returns the canaries of a setting's stratum, and the stratum; "" where
-// the setting is no canary.
-func (s *Store) Canaries(ctx context.Context, key SettingKey) (stratum string, list []Canary, err error) {
-	names, err := collect[struct{ Stratum string }](ctx, s.pool, "stratum", sqlStratum, key.SweepID, key.SettingHash)
-	if err != nil || len(names) == 0 {
-		return "", nil, err
-	}
-	list, err = collect[Canary](ctx, s.pool, "canaries", sqlCanaries, key.SweepID, names[0].Stratum)
-	return names[0].Stratum, list, err
+// Canaries returns the canaries of a stratum of a sweep.
+func (s *Store) Canaries(ctx context.Context, sweep int64, stratum string) ([]Canary, error) {
+	return collect[Canary](ctx, s.pool, "canaries", sqlCanaries, sweep, stratum)
 }
 
 // Reopen takes back that the settings of a stratum are carried: they are run.

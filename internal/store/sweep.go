@@ -154,7 +154,7 @@ func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id in
 		return 0, false, err
 	}
 	if runs == 0 { // every result is carried: there is nothing to wait for
-		if _, err := tx.Exec(ctx, sqlEndSweep, id, tx.now); err != nil {
+		if _, err := tx.Exec(ctx, sqlEndSweeps, []int64{id}, tx.now); err != nil {
 			return 0, false, fmt.Errorf("end sweep: %w", err)
 		}
 	}
