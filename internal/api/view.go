@@ -25,6 +25,10 @@ type SweepSummary struct {
 	SettingsComplete int            `json:"settings_complete"` // final, and every run valid
 	RunsTotal        int            `json:"runs_total"`
 	Runs             map[string]int `json:"runs_by_state"`
+	// MakespanS is how long it takes from its submission, or from when it may begin,
+	// to the end of its last run: known when it has ended, expected by the ETA
+	// before; null while nothing is known.
+	MakespanS *float64 `json:"makespan_s"`
 	// ETA is when the runs still to do would end at the sweep's own pace; null
 	// until a run has ended.
 	ETA *time.Time `json:"eta"`
@@ -55,9 +59,18 @@ type Sweep struct {
 	File     *string          `json:"file"`
 	Options  json.RawMessage  `json:"options"`
 	Settings []SettingSummary `json:"settings"`
+	Locality Locality         `json:"locality"`
 	// RunList and Transitions are filled where they were asked for.
 	RunList     []Run        `json:"runs"`
 	Transitions []Transition `json:"transitions"`
+}
+
+// Locality says how often tasks found their checkpoint on the node: what sbench
+// had run there right before, in another job, was of the same checkpoint. Tasks
+// whose runs load no files, or are not sealed yet, are not counted.
+type Locality struct {
+	TaskStarts     int `json:"task_starts"`
+	WarmTaskStarts int `json:"warm_task_starts"`
 }
 
 // SettingSummary is a setting within a sweep.

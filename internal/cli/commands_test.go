@@ -77,6 +77,13 @@ func TestSubmitAndQueue(t *testing.T) {
 	if list := asJSON[[]api.SweepSummary](l, "queue"); len(list) != 3 || list[1].BeginAt == nil || list[1].Priority != "urgent" {
 		t.Errorf("got %+v", list)
 	}
+	// No run has ended: nothing is known of when the sweep will.
+	if got := l.ok("queue", "-n", "-P", "-o", "id,makespan,eta"); got != "1|-|-\n2|-|-\n3|-|-\n" {
+		t.Errorf("got %q", got)
+	}
+	if text := l.ok("queue"); !strings.Contains(text, "MAKESPAN") || !strings.Contains(text, "ETA") {
+		t.Errorf("got %s", text)
+	}
 	if text := l.ok("queue", "--start"); !strings.Contains(text, "BEGIN") || !strings.Contains(text, "ETA") {
 		t.Errorf("got %s", text)
 	}

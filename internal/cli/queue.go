@@ -28,7 +28,9 @@ func newQueueCommand(a *app) *cobra.Command {
 		Short:   "list sweeps and runs",
 		Long: `Lists the sweeps that have not ended, oldest first, as squeue lists jobs. With
 --sweep or --runs it lists runs. The ETA is the sweep's own pace so far carried
-on; it is empty until a run has ended.`,
+on; it is empty until a run has ended. The MAKESPAN is the time from its submission
+(or from when it might begin) to the end of its last run: for a sweep that has not
+ended, to the ETA.`,
 		Example: "sbench queue -u $USER\nsbench queue --sweep 17 -t failed,dead\nsbench queue -P -o id,name,state",
 		Args:    nArgs(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(a, cmd) },
@@ -120,6 +122,12 @@ func sweepColumns(now time.Time) []column[api.SweepSummary] {
 			}
 			return span(s.EndedAt.Sub(s.SubmittedAt))
 		}},
+		{"makespan", true, func(s s) any {
+			if s.MakespanS == nil {
+				return "-"
+			}
+			return span(time.Duration(*s.MakespanS * float64(time.Second)))
+		}},
 		{"eta", false, func(s s) any { return clock(s.ETA) }},
 	}
 }
@@ -169,7 +177,7 @@ func (o *queueOptions) run(a *app, cmd *cobra.Command) error {
 	if a.json {
 		return writeJSON(a.stdout, sweeps)
 	}
-	defaults := []string{"id", "name", "user", "account", "site", "state", "settings", "runs", "running", "waiting", "failed", "elapsed", "eta"}
+	defaults := []string{"id", "name", "user", "account", "site", "state", "settings", "runs", "running", "waiting", "failed", "elapsed", "makespan", "eta"}
 	if o.start {
 		defaults = []string{"id", "name", "user", "state", "runs", "begin", "eta"}
 	}

@@ -72,12 +72,20 @@ func showSweep(a *app, cmd *cobra.Command, arg string) error {
 		"submitted", clock(&s.SubmittedAt), "begin", optionalClock(s.BeginAt), "ended", optionalClock(s.EndedAt), "eta", optionalClock(s.ETA),
 		"gpu_hours", number(s.GPUHours)+" (forecast)",
 		"settings", fmt.Sprintf("%d, %d final, %d complete", s.SettingsTotal, s.SettingsFinal, s.SettingsComplete),
-		"runs", counts(s.Runs, s.RunsTotal), "options", optionsText(s.Options),
+		"runs", counts(s.Runs, s.RunsTotal), "locality", localityText(s.Locality), "options", optionsText(s.Options),
 	)
 	a.heading("Settings")
 	settingsTable(s.Settings).print(a, tableFlags{})
 	a.transitions(s.Transitions)
 	return nil
+}
+
+// localityText is "" where no task has loaded a checkpoint yet.
+func localityText(l api.Locality) string {
+	if l.TaskStarts == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d task starts found their checkpoint warm", l.WarmTaskStarts, l.TaskStarts)
 }
 
 // settingsTable lists the settings of a sweep with the axes that tell them apart.

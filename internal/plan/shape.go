@@ -183,6 +183,10 @@ func Checkpoint(set *setting.Setting) string {
 	return set.Model.Name + " " + c.Path
 }
 
+// LoadsFiles reports whether runs of a checkpoint, by its name of Checkpoint, have
+// files to load at all.
+func LoadsFiles(checkpoint string) bool { return !strings.HasSuffix(checkpoint, " ") }
+
 // LimitsOf are the site's bounds on tasks and arrays.
 func LimitsOf(s *site.Site) Limits {
 	l := DefaultLimits()

@@ -29,8 +29,9 @@ func defaults() Site {
 		Roles:         Roles{Associations: true},
 		Partitions:    map[string]Partition{},
 		Priorities:    map[string]Priority{"urgent": {Weight: 16}, "normal": {Weight: 4}, "bulk": {Weight: 1}},
+		FairShare:     FairShare{Source: SharesEqual, Weights: map[string]int{}},
 		Hardware:      map[string]Hardware{},
-		Limits:        Limits{MaxArraySize: 1001, MaxSubmit: 1000, MaxQueue: 500, TaskMinutes: 60},
+		Limits:        Limits{MaxArraySize: 1001, MaxSubmit: 1000, MaxQueue: 500, ColdStarts: 1, TaskMinutes: 60},
 		Jobs:          Jobs{Exclusive: "exclusive", Memory: "0", Requeue: true, Signal: 60 * time.Second, Options: map[string]string{}},
 		Engine:        Engine{Env: map[string]string{}, Hash: HashAlways, Clocks: Clocks{Method: batch.ClocksNone}},
 		Secrets:       map[string]string{},
@@ -96,6 +97,10 @@ func (l *loader) top(root *strictyaml.Node) {
 			return []strictyaml.Field{{Key: "max_time", Read: l.duration(&v.MaxTime, time.Minute, 366*24*time.Hour)}}
 		})},
 		{Key: "priorities", Read: l.priorities},
+		{Key: "fair_share", Read: l.block([]strictyaml.Field{
+			{Key: "source", Read: word(l, &s.FairShare.Source, SharesEqual, SharesSlurm)},
+			{Key: "weights", Read: l.weights},
+		})},
 		{Key: "hardware", Read: named(l, s.Hardware, l.hardware)},
 		{Key: "paths", Read: l.block([]strictyaml.Field{
 			{Key: "spool", Read: l.path(&s.Paths.Spool)},
@@ -113,6 +118,7 @@ func (l *loader) top(root *strictyaml.Node) {
 			{Key: "max_submit", Read: l.count(&s.Limits.MaxSubmit, 1, 1_000_000)},
 			{Key: "max_queue", Read: l.count(&s.Limits.MaxQueue, 1, 1_000_000)},
 			{Key: "max_running", Read: l.count(&s.Limits.MaxRunning, 0, 1_000_000)},
+			{Key: "cold_starts", Read: l.count(&s.Limits.ColdStarts, 0, 1_000_000)},
 			{Key: "task_minutes", Read: l.count(&s.Limits.TaskMinutes, 1, 7*24*60)},
 		})},
 		{Key: "jobs", Read: l.block([]strictyaml.Field{
@@ -391,6 +397,22 @@ func (l *loader) priorities(n *strictyaml.Node, p string) {
 			{Key: "weight", Read: l.count(&v.Weight, 1, 1000)},
 		})
 		l.site.Priorities[e.Key] = v
+	}
+}
+
+// weights reads the weights of accounts.
+func (l *loader) weights(n *strictyaml.Node, p string) {
+	if !l.Map(n, p) {
+		return
+	}
+	for _, e := range n.Entries {
+		if !nameForm.MatchString(e.Key) {
+			l.Faults.Errorf(e.KeyAt, "", "%s: %q is no account's name", p, e.Key)
+			continue
+		}
+		v := 1
+		l.count(&v, 1, 1000)(e.Value, p+"."+e.Key)
+		l.site.FairShare.Weights[e.Key] = v
 	}
 }
 

@@ -28,7 +28,8 @@ func special() map[string]object {
 	size := object{"type": "string", "pattern": `^[0-9]+(\.[0-9]+)?([kKMGTP]i?)?B$`}
 	out := map[string]object{
 		"hardware_class": words("real", "emulated"), "submit_as": words("user", "service"),
-		"jobs.exclusive": words("exclusive", "gres"), "hardware.*.link": words("nvlink", "pcie", "none"),
+		"fair_share.source": words("equal", "slurm"),
+		"jobs.exclusive":    words("exclusive", "gres"), "hardware.*.link": words("nvlink", "pcie", "none"),
 		"jobs.memory":               {"anyOf": []any{object{"type": "string", "pattern": "^([0-9]+[KMGT]?)?$"}, object{"type": "integer", "minimum": 0}}},
 		"jobs.options.*":            {"type": []string{"string", "number", "boolean"}},
 		"engine.env.*":              {"type": []string{"string", "number", "boolean"}},

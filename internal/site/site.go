@@ -27,6 +27,8 @@ type Site struct {
 	Partitions map[string]Partition `json:"partitions"`
 	// Priorities says what urgent, normal and bulk mean; all three are present.
 	Priorities map[string]Priority `json:"priorities"`
+	// FairShare says how the accounts share what each priority gets.
+	FairShare FairShare `json:"fair_share"`
 	// Hardware by the ids that hardware.gpu of a sweep file may name.
 	Hardware map[string]Hardware `json:"hardware"`
 	Paths    Paths               `json:"paths"`
@@ -103,6 +105,22 @@ type Priority struct {
 	Weight int    `json:"weight"` // share of the feed against the other priorities
 }
 
+// FairShare weighs accounts against one another: of two with weights 2 and 1 that
+// both have work waiting, the first is given twice the GPU-hours.
+type FairShare struct {
+	// Source is what accounts weigh by themselves: equal, all the same, or slurm,
+	// their shares in Slurm's own fair-share tree.
+	Source string `json:"source"`
+	// Weights multiply what single accounts weigh; one that is not named has 1.
+	Weights map[string]int `json:"weights"`
+}
+
+// The values of FairShare.Source.
+const (
+	SharesEqual = "equal"
+	SharesSlurm = "slurm"
+)
+
 // Hardware is a kind of node, or of GPUs in a node.
 type Hardware struct {
 	// GRES is the generic resource without its count: "gpu:h100"; "" on CPU nodes.
@@ -149,6 +167,9 @@ type Limits struct {
 	MaxSubmit    int `json:"max_submit"`  // tasks of one submission
 	MaxQueue     int `json:"max_queue"`   // tasks in the queue, pending and running
 	MaxRunning   int `json:"max_running"` // %N of each array; 0 is no limit
+	// ColdStarts is how many tasks may start a checkpoint that no engine has served
+	// here yet, until one has; 0 is no limit.
+	ColdStarts int `json:"cold_starts"`
 	// TaskMinutes is how long a task should at most take: runs are packed into
 	// tasks up to it.
 	TaskMinutes int `json:"task_minutes"`

@@ -24,6 +24,7 @@ type Config struct {
 	MaxArraySize int      // 1001
 	// MaxSubmit caps the pending and running tasks of all jobs; 0 is no limit.
 	MaxSubmit    int
+	Shares       map[string]int // of accounts below the root
 	NoAccounting bool
 }
 
@@ -33,7 +34,7 @@ type Faults struct {
 	Submit []SubmitFault `json:",omitempty"`
 	// ControllerDown: squeue, scontrol and scancel fail, sbatch creates nothing.
 	ControllerDown bool `json:",omitempty"`
-	// AccountingDown: sacct and sacctmgr fail.
+	// AccountingDown: sacct, sacctmgr and sshare fail.
 	AccountingDown bool `json:",omitempty"`
 	// AccountingLag is how long after a task's start its record stays the half
 	// one of Slurm (name "allocation", PENDING, seen only when asked for by id),

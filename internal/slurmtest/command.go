@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 var programs = map[string]func(*call) error{
 	"sbatch": (*call).sbatch, "squeue": (*call).squeue, "sacct": (*call).sacct,
 	"scancel": (*call).scancel, "scontrol": (*call).scontrol, "sacctmgr": (*call).sacctmgr,
+	"sshare": (*call).sshare,
 }
 
 // call is one run of a command.
@@ -373,6 +375,17 @@ func (c *call) sacctmgr() error {
 		c.out.WriteString("normal|||\n")
 	default:
 		return failf(1, "slurmtest: sacctmgr %q is not there", c.args)
+	}
+	return nil
+}
+
+func (c *call) sshare() error {
+	if c.Faults.AccountingDown || c.Conf.NoAccounting {
+		return failf(1, "sshare: error: Slurm accounting storage is disabled")
+	}
+	c.out.WriteString("root||\n")
+	for _, account := range slices.Sorted(maps.Keys(c.Conf.Shares)) {
+		fmt.Fprintf(&c.out, " %s||%d\n", account, c.Conf.Shares[account])
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package slurmtest is a fake of sbatch, squeue, sacct, scancel, scontrol and
-// sacctmgr for tests: programs that behave like Slurm 22.05 over a state that
+// Package slurmtest is a fake of sbatch, squeue, sacct, scancel, scontrol,
+// sacctmgr and sshare for tests: programs that behave like Slurm 22.05 over a state that
 // the test drives, with faults that a real cluster shows only rarely. It promises
 // what Conform checks, and Conform is run on a real cluster too. It refuses
 // options that it does not know, and it runs no script: the test says when tasks

@@ -35,6 +35,8 @@ func (c *counting) Settings(context.Context) (slurm.Settings, error) {
 	return slurm.Settings{MaxArraySize: 4_000_001}, nil
 }
 
+func (c *counting) Shares(context.Context) (map[string]float64, error) { return nil, nil }
+
 func (c *counting) UpdateThrottle(context.Context, int64, int) error { return nil }
 
 func (c *counting) Limits(context.Context, string, string, string) (slurm.Limits, error) {

@@ -68,7 +68,7 @@ func (s *Service) feed(ctx context.Context) error {
 		impossible[r.Reason] = append(impossible[r.Reason], r.Run.ID)
 	}
 	errs := []error{s.bury(ctx, impossible)}
-	feed, err := s.share(ctx, room, pending)
+	feed, err := s.share(ctx, room, pending, runs)
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
@@ -177,33 +177,6 @@ func (s *Service) admissible(ctx context.Context, r *room, batches []plan.Batch,
 		most := inflight(pending.Sweeps[b.Shape.Sweep])
 		return may.free < min(len(b.Tasks), max(1, may.most/4)) || most > 0 && r.throttle[b.Shape.Sweep] >= most
 	})
-}
-
-// shareHalfLife is how fast it is forgotten what an account was given.
-const shareHalfLife = 24 * time.Hour
-
-// share is whose work goes first into the room that there is.
-func (s *Service) share(ctx context.Context, r *room, pending store.Pending) (*plan.Feed, error) {
-	usage, err := s.Store.Usage(ctx, s.Site.Name, shareHalfLife)
-	if err != nil {
-		return nil, err
-	}
-	f := &plan.Feed{
-		Room: r.site, Hardware: maps.Clone(r.hardware), Depth: func(hw string) int { return min(r.queue, s.Site.QueueLimit(hw)) },
-		Owners: map[int64]plan.Owner{}, TierWeight: map[string]int{}, TierUsed: map[string]float64{}, AccountUsed: map[string]float64{},
-	}
-	for tier, p := range s.Site.Priorities {
-		f.TierWeight[tier] = p.Weight
-	}
-	for _, u := range usage {
-		f.TierUsed[u.Priority] += u.GPUSeconds
-		f.AccountUsed[u.Account] += u.GPUSeconds
-	}
-	for id, sweep := range pending.Sweeps {
-		o := options(sweep)
-		f.Owners[id] = plan.Owner{Tier: cmp.Or(o.Priority, "normal"), Account: cmp.Or(o.Account, sweep.UserName)}
-	}
-	return f, nil
 }
 
 func options(sweep store.Sweep) plan.Options {

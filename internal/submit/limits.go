@@ -18,6 +18,10 @@ type limits struct {
 	// user has the submit limits of our user by account and QOS; those that could
 	// not be asked are not in it: a refusal will tell.
 	user map[owner]slurm.Limits
+	// shares of accounts in Slurm's fair-share tree; sharesAsked is when they were
+	// asked for, also in vain.
+	shares      map[string]float64
+	sharesAsked time.Time
 }
 
 // owner is what a submit limit belongs to.
@@ -56,6 +60,21 @@ func (l *limits) of(ctx context.Context, c cluster, user string, o owner) (int, 
 		l.user[o] = got // also what could not be asked: not again on every turn
 	}
 	return got.MaxSubmit, got.Source != ""
+}
+
+// sharesOf are the accounts' shares: the last ones known where the error is not nil.
+func (l *limits) sharesOf(ctx context.Context, c cluster) (map[string]float64, error) {
+	if l.sharesAsked.Equal(l.asked) {
+		return l.shares, nil // as old as the other answers
+	}
+	shares, err := c.Shares(ctx)
+	if ctx.Err() == nil {
+		l.sharesAsked = l.asked
+	}
+	if err == nil {
+		l.shares = shares
+	}
+	return l.shares, err
 }
 
 func (l *limits) settings(ctx context.Context, c cluster, now time.Time) (slurm.Settings, error) {

@@ -37,6 +37,7 @@ type cluster interface {
 	Cancel(ctx context.Context, ids ...string) error
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Limits(ctx context.Context, user, account, qos string) (slurm.Limits, error)
+	Shares(ctx context.Context) (map[string]float64, error)
 	UpdateThrottle(ctx context.Context, array int64, most int) error
 }
 
@@ -92,6 +93,7 @@ type Service struct {
 	fresh    map[string]bool      // tokens whose job this process has submitted itself
 	notUntil map[string]time.Time // by token: when to try again
 	full     time.Time            // Slurm takes nothing more before
+	served   map[string]bool      // checkpoints that an engine has served here
 	most     int                  // tasks of an array, where Slurm refused more; 0 is no limit
 	tidied   time.Time            // when the spool was last looked through
 }
@@ -116,6 +118,7 @@ func New(c Config) (*Service, error) {
 	s := &Service{
 		Config: c, templates: templates, user: strconv.Itoa(os.Getuid()),
 		refusals: map[string]int{}, fresh: map[string]bool{}, notUntil: map[string]time.Time{},
+		served: map[string]bool{},
 	}
 	if u, err := user.Current(); err == nil {
 		s.user = u.Username

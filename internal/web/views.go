@@ -110,15 +110,25 @@ func (s *server) summaryOf(v store.SweepView) api.SweepSummary {
 		}
 		sum.ETA = eta(v, open, now)
 	}
+	if end := cmp.Or(v.EndedAt, sum.ETA); end != nil {
+		// A sweep that was cancelled before it might begin took no time.
+		took := max(0, end.Sub(begin(v)).Seconds())
+		sum.MakespanS = &took
+	}
 	return sum
+}
+
+// begin is from when on a sweep might run.
+func begin(v store.SweepView) time.Time {
+	if v.BeginAt != nil && v.BeginAt.After(v.SubmittedAt) {
+		return *v.BeginAt
+	}
+	return v.SubmittedAt
 }
 
 // eta carries the sweep's pace so far on; nil until a run has ended.
 func eta(v store.SweepView, open int, now time.Time) *time.Time {
-	start := v.SubmittedAt
-	if v.BeginAt != nil && v.BeginAt.After(start) {
-		start = *v.BeginAt
-	}
+	start := begin(v)
 	ended := v.NRuns - open
 	if ended <= 0 || open == 0 || !now.After(start) {
 		return nil
@@ -160,6 +170,11 @@ func (s *server) showSweep(r *http.Request, who auth.Identity) (any, error) {
 	if out.Settings, err = s.settingsOf(r, id); err != nil {
 		return nil, err
 	}
+	locality, err := s.Store.LocalityOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	out.Locality = api.Locality{TaskStarts: locality.Starts, WarmTaskStarts: locality.Warm}
 	if r.URL.Query().Get("runs") == "" {
 		return out, nil
 	}

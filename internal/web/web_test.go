@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -20,6 +21,10 @@ func TestViews(t *testing.T) {
 	list := get[[]api.SweepSummary](e, "bob", "/v1/sweeps")
 	if len(list) != 1 || list[0].ID != id || list[0].State != "running" || list[0].Runs["dead"] != 2 || list[0].RunsTotal != 3 || list[0].ETA == nil {
 		t.Errorf("got %+v", list)
+	}
+	// Two of three runs have ended: the makespan is the ETA's.
+	if m := list[0].MakespanS; m == nil || math.Abs(*m-max(0, list[0].ETA.Sub(list[0].SubmittedAt).Seconds())) > 1e-6 {
+		t.Errorf("makespan %v, ETA %v after %v", m, list[0].ETA, list[0].SubmittedAt)
 	}
 	for query, want := range map[string]int{"?user=ada": 1, "?user=bob": 0, "?state=held": 0, "?state=running&state=held": 1, "?id=1": 1, "?id=2": 0} {
 		if got := get[[]api.SweepSummary](e, "bob", "/v1/sweeps"+query); len(got) != want {
