@@ -336,43 +336,6 @@ func readThrottled() *float64 {
 	return nil
 }
 
-// freePorts is the number of local ports that new connections may use, or nil
-// where connections need none or it cannot be told.
-func freePorts(a address) *int {
-	if a.family == unix.AF_UNIX {
-		return nil
-	}
-	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if err != nil {
-		return nil
-	}
-	fields := strings.Fields(string(b))
-	if len(fields) != 2 {
-		return nil
-	}
-	low, err1 := strconv.Atoi(fields[0])
-	high, err2 := strconv.Atoi(fields[1])
-	if err1 != nil || err2 != nil {
-		return nil
-	}
-	free := high - low + 1
-	if stat, err := os.ReadFile("/proc/net/sockstat"); err == nil {
-		for _, line := range strings.Split(string(stat), "\n") {
-			f := strings.Fields(line)
-			if len(f) < 7 || f[0] != "TCP:" {
-				continue
-			}
-			for i := 1; i+1 < len(f); i += 2 {
-				if n, err := strconv.Atoi(f[i+1]); err == nil && (f[i] == "inuse" || f[i] == "tw") {
-					free -= n
-				}
-			}
-		}
-	}
-	free = max(free, 0)
-	return &free
-}
-
 // reserveDescriptors are left for everything that is not a connection.
 const reserveDescriptors = 64
 
