@@ -84,7 +84,7 @@ func (c clientConfig) load() (loadgen.Config, error) {
 			UsageStream: true, Usage: true, TokenSource: "usage",
 			Vocabulary: workload.Vocabulary{Words: strings.Fields("one two three four five six seven eight")},
 		},
-		Client: loadgen.Client{Preopen: c.Preopen},
+		Client: loadgen.Client{Preopen: c.Preopen, Spin: spinning},
 	}, nil
 }
 
@@ -191,6 +191,10 @@ func bareRole(raw json.RawMessage) (any, error) {
 
 func bareRequestRole(raw json.RawMessage) (any, error) { return bareRole(raw) }
 
+// spinning is how long before a request is due either sender ends its sleep: the
+// client has a core.
+const spinning = 200 * time.Microsecond
+
 // senderRole is the bare sender: one locked thread that sleeps to absolute times
 // and writes a ready request on the next of its connections, reading nothing.
 func senderRole(raw json.RawMessage) (any, error) {
@@ -224,8 +228,10 @@ func senderRole(raw json.RawMessage) (any, error) {
 	for i, r := range plan.Requests {
 		due := start.Add(time.Duration(r.Due))
 		for d := time.Until(due); d > 0; d = time.Until(due) {
-			ts := unix.NsecToTimespec(int64(d))
-			_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+			if d > spinning {
+				ts := unix.NsecToTimespec(int64(d - spinning))
+				_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+			}
 		}
 		if _, err := unix.Write(fds[i%len(fds)], request); err != nil {
 			return nil, err

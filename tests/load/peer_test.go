@@ -4,6 +4,7 @@ package load_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -56,7 +57,8 @@ func peer(t *testing.T, c peerConfig) peerResult {
 }
 
 func stderrOf(err error) []byte {
-	if exit, ok := err.(*exec.ExitError); ok {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
 		return exit.Stderr
 	}
 	return nil

@@ -29,6 +29,7 @@ type sender struct {
 	blocked int64 // since when the limit holds requests back; 0 where it does not
 	atLimit int64
 
+	spinning spinning
 	realtime bool
 	inTime   int // requests in time since it was behind
 	unrested int // requests since it slept last
@@ -136,7 +137,8 @@ func (s *sender) run() {
 	// Never unlocked: the thread's priority must not be another goroutine's.
 	runtime.LockOSThread()
 	s.r.prepareThread()
-	if s.r.spin == 0 {
+	s.spinning = newSpinning(s.r.spin, cores(), s.r.now())
+	if s.r.spin == 0 || s.spinning.shared {
 		s.realtime = promptSender(true)
 		s.r.realtime.Store(s.realtime)
 	}
@@ -246,16 +248,61 @@ func (s *sender) sleep(ns int64) {
 // processor it keeps, and spins through the last stretch if it was given a core. It
 // returns whether there was anything to wait for.
 func (s *sender) until(deadline int64) (waited bool) {
-	for {
-		rest := deadline - s.r.now()
-		if rest <= 0 {
-			return waited
-		}
+	now := s.r.now()
+	spin := s.spinning.most(now)
+	for now < deadline {
 		waited = true
-		if rest > s.r.spin {
-			nap(rest - s.r.spin)
+		if rest := deadline - now; rest > spin {
+			nap(rest - spin)
+			now = s.r.now()
+			continue
 		}
+		from := now
+		for now < deadline {
+			now = s.r.now()
+		}
+		s.spinning.spent(now - from)
 	}
+	return waited
+}
+
+// spinning bounds the time that the sender spins where its one core is the readers'
+// too: to a share of the time that passes.
+type spinning struct {
+	longest int64 // before one deadline
+	shared  bool
+	saved   int64 // what may be spun now
+	at      int64 // when that was
+}
+
+const (
+	spinShare = 4  // a quarter of the time
+	spinSaved = 10 // times the longest
+)
+
+func newSpinning(longest int64, cores int, now int64) spinning {
+	return spinning{longest: longest, shared: cores < 2, at: now}
+}
+
+// most is how long the sender may spin before the next deadline.
+func (s *spinning) most(now int64) int64 {
+	if !s.shared {
+		return s.longest
+	}
+	s.saved = min(s.saved+(now-s.at)/spinShare, spinSaved*s.longest)
+	s.at = now
+	return min(s.longest, max(0, s.saved))
+}
+
+func (s *spinning) spent(ns int64) { s.saved -= ns }
+
+// cores is how many processors the calling thread may use; 1 where that is unknown.
+func cores() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return 1
+	}
+	return set.Count()
 }
 
 // cancelRest accounts for what was not sent. What was due is the client's fault,
