@@ -205,6 +205,7 @@ type compared struct {
 	ttftSeen, ttftTrue  []float64
 	gapsSeen, gapsTrue  []float64
 	streams, unfinished int
+	valid               bool // its audit accepts it
 }
 
 func compare(t *testing.T, streams []stream, truth map[string][]int64) (c compared) {
@@ -297,7 +298,11 @@ func TestTruth_SimulatedEngine(t *testing.T) {
 		}{{"ttft", best.ttftSeen, best.ttftTrue}, {"gap", best.gapsSeen, best.gapsTrue}} {
 			for _, q := range []float64{0.5, 0.9, 0.95, 0.99} {
 				bias := quantile(f.seen, q)/quantile(f.real, q) - 1
-				figure(t, fmt.Sprintf("%s_p%g_bias_percent_at_%d", f.name, q*100, streams), 100*max(bias, -bias), "<=1")
+				target := "<=1"
+				if !best.valid {
+					target = "-" // the audit refused it: nothing of it is printed
+				}
+				figure(t, fmt.Sprintf("%s_p%g_bias_percent_at_%d", f.name, q*100, streams), 100*max(bias, -bias), target)
 			}
 		}
 		figure(t, fmt.Sprintf("ttft_p50_ms_at_%d", streams), quantile(best.ttftSeen, 0.5)*1e3, "-")
@@ -319,11 +324,14 @@ func TestTruth_SimulatedEngine(t *testing.T) {
 	}
 }
 
-// bestOf is the round whose gaps were seen best.
+// bestOf is the round whose gaps were seen best, of those that the audit accepts if
+// it accepts one.
 func bestOf(t *testing.T, all []seen, truth map[string][]int64) (best compared) {
 	t.Helper()
 	for i, s := range all {
-		if c := compare(t, s.Streams, truth); i == 0 || quantile(c.gaps, 0.99) < quantile(best.gaps, 0.99) {
+		c := compare(t, s.Streams, truth)
+		c.valid = s.Valid
+		if i == 0 || (c.valid && !best.valid) || (c.valid == best.valid && quantile(c.gaps, 0.99) < quantile(best.gaps, 0.99)) {
 			best = c
 		}
 	}

@@ -190,7 +190,7 @@ func stall(h loadgen.Harness, tolerance float64, from string) result.Check {
 	}
 	share := seconds / h.WindowSeconds
 	return check(Stall, result.CheckHarness, share, stallShare, "ratio",
-		fmt.Sprintf("the reading thread was away from its sockets for longer than %s (%s) in %.2g %% of the window, allowed %g %%; longest %s",
+		fmt.Sprintf("when answers came in is in doubt by more than %s (%s) in %.2g %% of the window, allowed %g %%; at most by %s",
 			ms(tolerance), from, share*100, stallShare*100, ms(*h.StallMax)))
 }
 

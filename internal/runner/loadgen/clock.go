@@ -39,6 +39,12 @@ func NewClock() Clock {
 // Now is the nanoseconds since the clock's origin.
 func (c Clock) Now() int64 { return int64(time.Since(c.origin)) }
 
+// both reads the clock and the wall clock (ns since 1970) at one moment.
+func (c Clock) both() (now, wall int64) {
+	t := time.Now()
+	return int64(t.Sub(c.origin)), t.UnixNano()
+}
+
 // Wall is the wall-clock time of the origin: an anchor, never used for differences.
 func (c Clock) Wall() time.Time { return c.origin.Round(0) }
 

@@ -118,12 +118,13 @@ func (r *runner) begin(x *exchange) error {
 		// Requests are written whole: nothing is to wait for more.
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
+	stamped := r.addr.family != unix.AF_UNIX && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) == nil
 	err = unix.Connect(fd, r.addr.sockaddr())
 	if err != nil && err != unix.EINPROGRESS {
 		unix.Close(fd)
 		return err
 	}
-	c := &conn{fd: fd, x: x, since: r.now(), armed: true}
+	c := &conn{fd: fd, x: x, since: r.now(), armed: true, stamped: stamped}
 	c.state.Store(connConnecting)
 	l := r.loops[int(r.robin.Add(1))%len(r.loops)]
 	r.open.Add(1)

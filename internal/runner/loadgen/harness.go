@@ -24,13 +24,15 @@ type Harness struct {
 	ThreadDelayP99 *float64 `json:"thread_delay_p99_s"` // of a reading thread for a processor, by the means of intervals of 0.1 s
 	GCPauseMax     *float64 `json:"gc_pause_max_s"`
 	GCPauseTotal   *float64 `json:"gc_pause_total_s"`
-	StallMax       *float64 `json:"stall_max_s"`   // longest time that a reading thread was not at its poll
-	Stalls         []Stall  `json:"stalls"`        // absences by their length
+	StallMax       *float64 `json:"stall_max_s"`   // largest doubt about a time: see Stall
+	Stalls         []Stall  `json:"stalls"`        // doubts by their size
 	ClockDrift     *float64 `json:"clock_drift_s"` // wall clock against monotonic clock
 }
 
-// Stall sums up the absences of the reading threads from their polls that lasted
-// longer than Longer, and at most twice as long.
+// Stall sums up the passes of the reading threads that leave a doubt longer than
+// Longer, and at most twice as long, about when something came in: because the
+// kernel did not stamp it and the thread was away from its poll for so long, or
+// because several events of a stream were read together.
 type Stall struct {
 	Longer  float64 `json:"longer_s"`
 	Seconds float64 `json:"seconds"`

@@ -23,6 +23,8 @@ type conn struct {
 	used  int   // answers that came over it
 	since int64 // idle or connecting since
 	armed bool  // EPOLLOUT is wanted
+	// stamped says that the kernel notes when data came in.
+	stamped bool
 }
 
 // loop is a thread that reads answers: one epoll instance and its connections.
@@ -39,6 +41,13 @@ type loop struct {
 	ended []*exchange
 	desk  desk
 	away  away
+
+	stamps stamps
+	wall   int64 // of the attempt's clock's zero, ns since 1970, as of this pass
+	empty  int64 // what this pass reads came in since then
+	blur   int64 // the largest doubt about a time of this pass, ns
+	// unstamped says that this pass read what the kernel did not stamp.
+	unstamped bool
 }
 
 const (
@@ -55,6 +64,7 @@ func newLoop(r *runner, maxConns int) (*loop, error) {
 	}
 	l := &loop{r: r, epoll: fd, conns: make([]atomic.Pointer[conn], maxConns), buf: make([]byte, readBuffer)}
 	l.desk = desk{r: r, ended: l.giveBack}
+	l.stamps.init(l.buf)
 	for i := maxConns - 1; i >= 0; i-- {
 		l.free = append(l.free, uint32(i))
 	}
@@ -108,7 +118,9 @@ func (c *conn) want(out bool) {
 	_ = unix.EpollCtl(c.loop.epoll, unix.EPOLL_CTL_MOD, c.fd, &ev)
 }
 
-// away counts how long a thread was away from its poll, by powers of two.
+// away counts for how long the times of what came in were in doubt, by powers of
+// two: because the thread was away from its poll and the kernel stamped nothing, or
+// because several events had come together that one stamp stands for.
 type away struct {
 	total [awayClasses]atomic.Int64 // ns in absences of that class
 	most  atomic.Int64
@@ -165,13 +177,22 @@ func (l *loop) run() {
 	l.r.prepareThread()
 	events := make([]unix.EpollEvent, maxPolled)
 	lastSweep := l.r.now()
-	for !l.r.stopped.Load() {
-		n, err := unix.EpollWait(l.epoll, events, pollMillis)
-		if err != nil && err != unix.EINTR {
+	for before, all := lastSweep, true; !l.r.stopped.Load(); {
+		n, slept, err := l.poll(events)
+		if err != nil && !errors.Is(err, unix.EINTR) {
 			l.r.fail(fmt.Errorf("wait for answers: %w", err))
 			return
 		}
-		back := l.r.now()
+		back, wall := l.r.clock.both()
+		l.wall, l.blur, l.unstamped = wall-back, 0, false
+		switch {
+		case slept:
+			l.empty = back
+		case all:
+			l.empty = before
+		}
+		crowded := back-before < 4*spacing
+		before, all = back, n < len(events)
 		waiting := false
 		for i := range max(n, 0) {
 			ev := &events[i]
@@ -185,12 +206,35 @@ func (l *loop) run() {
 			l.sweep(now)
 			now = l.r.now()
 		}
-		l.away.note(now - back)
-		if waiting {
+		if l.unstamped {
+			l.blur = max(l.blur, now-back)
+		}
+		l.away.note(l.blur)
+		switch {
+		case waiting:
 			nap(senderNap)
+		case crowded && !l.unstamped && now-back < spacing:
+			// Not sooner: a reader that wakes for every packet costs several times as
+			// much, and what it does not stamp itself it need not be there for.
+			nap(spacing - (now - back))
 		}
 	}
 	l.finish()
+}
+
+// spacing is between the beginnings of two passes where they crowd, at least, ns:
+// where events of one stream follow faster, their times are in doubt by that much.
+const spacing = 50_000
+
+// poll returns what is ready. It looks first, and sleeps only where there is
+// nothing: so it is known that nothing had come before.
+func (l *loop) poll(events []unix.EpollEvent) (n int, slept bool, err error) {
+	got, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 0, 0, 0)
+	if errno == 0 && got > 0 {
+		return int(got), false, nil
+	}
+	n, err = unix.EpollWait(l.epoll, events, pollMillis)
+	return n, true, err
 }
 
 // senderNap is how long a loop waits for the sender to be done with a connection
@@ -296,7 +340,7 @@ func (l *loop) flush(c *conn) bool {
 // read takes what has come in.
 func (l *loop) read(c *conn) {
 	for range readsPerTry {
-		n, err := read(c.fd, l.buf)
+		n, stamp, err := l.receive(c)
 		switch {
 		case err == unix.EAGAIN:
 			return
@@ -308,7 +352,7 @@ func (l *loop) read(c *conn) {
 			return
 		}
 		x, now := c.x, l.r.now()
-		done, fault := x.feed(&l.r.arena, l.buf[:n], now)
+		done, fault := x.feed(&l.r.arena, l.buf[:n], l.arrival(x, l.buf[:n], stamp, now))
 		switch {
 		case fault != nil:
 			c.close()
