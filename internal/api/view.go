@@ -19,6 +19,9 @@ type SweepSummary struct {
 	BeginAt     *time.Time `json:"begin_at"`
 	EndedAt     *time.Time `json:"ended_at"`
 	GPUHours    *float64   `json:"gpu_hours_forecast"`
+	Dependency  string     `json:"dependency"` // as submitted; "" for none
+	// Reason says why nothing of the sweep starts; "" where something may.
+	Reason string `json:"reason"`
 
 	SettingsTotal    int            `json:"settings_total"`
 	SettingsFinal    int            `json:"settings_final"`    // every run terminal and aggregated

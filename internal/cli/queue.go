@@ -129,6 +129,8 @@ func sweepColumns(now time.Time) []column[api.SweepSummary] {
 			return span(time.Duration(*s.MakespanS * float64(time.Second)))
 		}},
 		{"eta", false, func(s s) any { return clock(s.ETA) }},
+		{"dependency", false, func(s s) any { return dash(s.Dependency) }},
+		{"reason", false, func(s s) any { return dash(s.Reason) }},
 	}
 }
 
@@ -177,9 +179,9 @@ func (o *queueOptions) run(a *app, cmd *cobra.Command) error {
 	if a.json {
 		return writeJSON(a.stdout, sweeps)
 	}
-	defaults := []string{"id", "name", "user", "account", "site", "state", "settings", "runs", "running", "waiting", "failed", "elapsed", "makespan", "eta"}
+	defaults := []string{"id", "name", "user", "account", "site", "state", "settings", "runs", "running", "waiting", "failed", "elapsed", "makespan", "eta", "reason"}
 	if o.start {
-		defaults = []string{"id", "name", "user", "state", "runs", "begin", "eta"}
+		defaults = []string{"id", "name", "user", "state", "runs", "begin", "dependency", "eta", "reason"}
 	}
 	cols, err := choose(sweepColumns(a.now()), o.format, defaults...)
 	if err != nil {

@@ -69,7 +69,7 @@ func showSweep(a *app, cmd *cobra.Command, arg string) error {
 	a.facts(
 		"sweep", fmt.Sprint(s.ID), "name", s.Name, "state", s.State, "user", s.User, "account", s.Account,
 		"site", s.Site+" ("+s.HardwareClass+" hardware)", "priority", s.Priority,
-		"submitted", clock(&s.SubmittedAt), "begin", optionalClock(s.BeginAt), "ended", optionalClock(s.EndedAt), "eta", optionalClock(s.ETA),
+		"submitted", clock(&s.SubmittedAt), "begin", optionalClock(s.BeginAt), "dependency", s.Dependency, "reason", s.Reason, "ended", optionalClock(s.EndedAt), "eta", optionalClock(s.ETA),
 		"gpu_hours", number(s.GPUHours)+" (forecast)",
 		"settings", fmt.Sprintf("%d, %d final, %d complete", s.SettingsTotal, s.SettingsFinal, s.SettingsComplete),
 		"runs", counts(s.Runs, s.RunsTotal), "locality", localityText(s.Locality), "options", optionsText(s.Options),

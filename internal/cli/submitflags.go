@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"sbench/internal/api"
+	"sbench/internal/plan"
 	"sbench/internal/sweep"
 )
 
@@ -69,7 +70,7 @@ func (o *submitOptions) addJobFlags(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.nodelist, "nodelist", "w", "", "run on these `nodes` only")
 	fs.StringVarP(&o.exclude, "exclude", "x", "", "never run on these `nodes`")
 	fs.StringVarP(&o.begin, "begin", "b", "", "start nothing before `time`, as sbatch: 22:00, now+1hour, 2026-01-31T22:00")
-	fs.StringVarP(&o.dependency, "dependency", "d", "", "start after other sweeps: `type:ID`, e.g. afterok:17 or afterany:17:18")
+	fs.StringVarP(&o.dependency, "dependency", "d", "", "start after other sweeps: `type:ID`, as afterok:17:18 or singleton; types are after, afterany, afterok, afternotok, singleton")
 	fs.StringVar(&o.reservation, "reservation", "", "use the reservation `name`")
 	fs.StringVar(&o.nice, "nice", "", "lower the jobs' priority by `N`")
 	fs.Lookup("nice").NoOptDefVal = "100"
@@ -190,13 +191,13 @@ func (o *submitOptions) request(a *app) (api.Options, error) {
 	out := api.Options{
 		Site: o.site, Set: slices.Clone(o.set), JobName: o.jobName, Partition: o.partition, Account: o.account, QOS: o.qos,
 		Constraint: o.constraint, NodeList: o.nodelist, ExcludeNodes: o.exclude, Gres: o.gres, Exclusive: o.exclusive,
-		Reservation: o.reservation, Wckey: o.wckey, Comment: o.comment, Hold: o.hold, Priority: o.priority, Force: o.force,
+		Reservation: o.reservation, Wckey: o.wckey, Comment: o.comment, Hold: o.hold, Dependency: o.dependency, Priority: o.priority, Force: o.force,
 	}
 	if o.mailType != "" && !strings.EqualFold(o.mailType, "NONE") || o.mailUser != "" {
 		return out, &failure{status: exitUsage, message: "--mail-type and --mail-user are not available yet", hint: "use --wait, or leave them out"}
 	}
-	if o.dependency != "" {
-		return out, &failure{status: exitUsage, message: "--dependency is not available yet", hint: "submit held (-H) and use sbench release"}
+	if _, err := plan.ParseDependency(o.dependency); err != nil {
+		return out, usagef("--dependency: %v", err)
 	}
 	if o.maxCost != "" {
 		v, err := strconv.ParseFloat(o.maxCost, 64)

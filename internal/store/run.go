@@ -103,7 +103,7 @@ select r.id, r.sweep_id, ss.ordinal, r.setting_hash, c.series_hash, r.repeat, r.
   join sweep_setting ss on ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash
   join setting c on c.setting_hash = r.setting_hash
  where s.state = 'active' and s.site = $1 and (s.begin_at is null or s.begin_at <= $2)
-   and not r.held and r.cancel_requested_at is null
+   and s.dependency_state = 'met' and not r.held and r.cancel_requested_at is null
  order by array_position(array['urgent', 'normal', 'bulk'], s.priority), s.id, r.repeat, ss.ordinal
  limit $3`
 	sqlSettingsOfKeys = `
@@ -113,7 +113,7 @@ select ss.sweep_id, ss.setting_hash, ss.setting
 )
 
 // PendingRuns returns at most limit runs that may be planned for a site now:
-// pending, not held, of sweeps whose time has come.
+// pending, not held, of sweeps whose time has come and that wait for no other.
 func (s *Store) PendingRuns(ctx context.Context, site string, limit int) (Pending, error) {
 	p := Pending{Settings: map[SettingKey]setting.Setting{}, Sweeps: map[int64]Sweep{}}
 	var err error

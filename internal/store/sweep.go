@@ -38,6 +38,7 @@ type NewSweep struct {
 	GPUHours       *float64   // forecast of held GPUs
 	BeginAt        *time.Time // not planned before
 	Held           bool       // not planned until released
+	Dependency     string     // what it waits for, as --dependency was written; "" for nothing
 	Budget         lifecycle.Budget
 	Settings       []NewSetting // in their order; no hash twice
 }
@@ -64,8 +65,9 @@ const (
 	sqlInsertSweep = `
 insert into sweep (name, user_name, uid, account, site, priority, idempotency_key, request_digest, file, options,
                    repeats, slo, max_error_rate, hardware_class, gpu_hours, begin_at, submitted_at, changed_at,
-                   n_settings, n_runs)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19)
+                   n_settings, n_runs, dependency, dependency_state)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20,
+        case when $20 = '' then 'met' else 'waiting' end)
 on conflict (uid, idempotency_key) do nothing
 returning id`
 	sqlSweepOfKey     = `select id, request_digest from sweep where uid = $1 and idempotency_key = $2`
@@ -130,7 +132,7 @@ func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id in
 	}
 	err = tx.QueryRow(ctx, sqlInsertSweep, n.Name, n.UserName, n.UID, n.Account, n.Site, cmp.Or(n.Priority, "normal"),
 		key, digest, n.File, options, n.Repeats, slo, n.MaxErrorRate, n.HardwareClass, n.GPUHours, n.BeginAt, tx.now,
-		len(n.Settings), runs).Scan(&id)
+		len(n.Settings), runs, n.Dependency).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		var first string
 		if err := tx.QueryRow(ctx, sqlSweepOfKey, n.UID, n.IdempotencyKey).Scan(&id, &first); err != nil {

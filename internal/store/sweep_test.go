@@ -109,6 +109,7 @@ func TestPendingRuns(t *testing.T) {
 		"c": func(n *store.NewSweep) { n.Held = true },
 		"d": func(n *store.NewSweep) { n.Site = "elsewhere" },
 		"e": func(n *store.NewSweep) { n.BeginAt = &later },
+		"f": func(n *store.NewSweep) { n.Dependency = "afterok:1" },
 	} {
 		n := sweepOf(key, 1)
 		change(&n)

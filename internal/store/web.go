@@ -38,12 +38,16 @@ type SweepView struct {
 	SettingsComplete int                        // final, and every run valid
 	RunsByState      map[lifecycle.RunState]int // states without a run are missing
 	RunsHeld         int                        // pending and held
+
+	Dependency       string // as written; "" for none
+	DependencyState  string
+	DependencyReason string
 }
 
 const (
 	sqlSweepViewColumns = `
 select s.id, s.name, s.user_name, s.uid, s.account, s.site, s.priority, s.hardware_class, s.state, s.submitted_at, s.begin_at,
-       s.ended_at, s.gpu_hours, s.n_settings, s.n_runs, c.settings_final, c.settings_complete,
+       s.ended_at, s.gpu_hours, s.n_settings, s.n_runs, s.dependency, s.dependency_state, s.dependency_reason, c.settings_final, c.settings_complete,
        coalesce(r.runs_by_state, '{}') as runs_by_state, coalesce(r.runs_held, 0) as runs_held
   from sweep s
   cross join lateral (

@@ -165,6 +165,9 @@ func (s *Service) Turn(ctx context.Context) error {
 	if err := s.install(); err != nil {
 		return err
 	}
+	if err := s.depend(ctx); err != nil {
+		return err
+	}
 	open, err := s.Store.OpenBatches(ctx, s.Site.Name)
 	if err != nil {
 		return err

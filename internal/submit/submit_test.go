@@ -56,6 +56,7 @@ func (c *clock) advance(d time.Duration) {
 type world struct {
 	*testing.T
 	clock   clock
+	dsn     string
 	store   *store.Store
 	cluster *slurmtest.Cluster
 	site    *site.Site
@@ -71,7 +72,13 @@ func newWorld(t *testing.T, conf slurmtest.Config) *world {
 		t.Fatal(err)
 	}
 	w := &world{T: t, cluster: slurmtest.New(t, conf), fail: func(string) {}}
-	w.store = pgtest.New(t).WithClock(w.clock.Now)
+	w.dsn = pgtest.DSN(t)
+	s, err := store.Open(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	w.store = s.WithClock(w.clock.Now)
 	w.site = &site.Site{
 		Name: "lab", Cluster: "fake", HardwareClass: "emulated", Partitions: map[string]site.Partition{},
 		Priorities: map[string]site.Priority{"normal": {}},

@@ -83,7 +83,7 @@ func (s *server) admit(ctx context.Context, who auth.Identity, req api.SubmitReq
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.expand, s.carry, s.lookUp, s.forecast, s.permit} {
+	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.depend, s.expand, s.carry, s.lookUp, s.forecast, s.permit} {
 		if err := step(ctx, a); err != nil {
 			return nil, err
 		}
@@ -130,8 +130,6 @@ func checkRequest(req *api.SubmitRequest) error {
 		return invalid("the sweep file is larger than %d MiB", sweep.MaxBytes>>20)
 	case len(o.Set) > maxSets:
 		return invalid("more than %d assignments", maxSets)
-	case o.Dependency != "":
-		return invalid("--dependency is not available yet")
 	case len(o.MailType) > 0 || o.MailUser != "":
 		return invalid("--mail-type and --mail-user are not available yet")
 	case o.Only != nil && (o.Only.Repeat < 0 || o.Only.Repeat >= 1000 || o.Repeats == nil || *o.Repeats != 1):
@@ -529,7 +527,7 @@ func (s *server) create(ctx context.Context, a *admission) error {
 		Name: a.plan.Name, UserName: a.who.User, UID: a.who.UID, Account: a.options.Account, Site: a.site.Name, Priority: a.options.Priority,
 		IdempotencyKey: a.req.IdempotencyKey, File: a.req.File, Options: options, Repeats: repeats, SLO: a.file.SLO,
 		MaxErrorRate: a.file.MaxErrorRate, HardwareClass: a.site.HardwareClass, GPUHours: &a.plan.GPUHours, BeginAt: a.options.Begin,
-		Held: a.options.Hold,
+		Held: a.options.Hold, Dependency: a.options.Dependency,
 	}
 	for i := range a.sweep.Settings {
 		x := &a.sweep.Settings[i]

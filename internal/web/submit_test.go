@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,7 +172,7 @@ func TestSubmit_Refusals(t *testing.T) {
 		"hostile key":     {api.CodeInvalid, func(r *api.SubmitRequest) { r.IdempotencyKey = "aaaaaaaaaaaaaaaa\n" }, "idempotency_key"},
 		"huge file":       {api.CodeInvalid, func(r *api.SubmitRequest) { r.File += strings.Repeat("#\n", 2<<20) }, "larger than"},
 		"hostile name":    {api.CodeInvalid, func(r *api.SubmitRequest) { r.FileName = "\x1b[2J" }, "file_name"},
-		"dependency":      {api.CodeInvalid, option(func(o *api.Options) { o.Dependency = "afterok:1" }), "not available yet"},
+		"dependency":      {api.CodeInvalid, option(func(o *api.Options) { o.Dependency = "afterok:1" }), "there is no sweep 1"},
 		"mail":            {api.CodeInvalid, option(func(o *api.Options) { o.MailUser = "ada" }), "not available yet"},
 		"max cost":        {api.CodeRefused, option(func(o *api.Options) { c := 1.0; o.MaxCost = &c }), "has no rate"},
 		"priority":        {api.CodeInvalid, option(func(o *api.Options) { o.Priority = "top" }), "none of"},
@@ -230,4 +231,40 @@ func TestSubmit_AsUser(t *testing.T) {
 	e.artefacts()
 	e.problem(api.CodeRefused, "bob", "POST", "/v1/sweeps", request("a"))
 	post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("a"))
+}
+
+func TestSubmit_Dependency(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.artefacts()
+	on := func(key, dependency string) api.SubmitRequest {
+		r := request(key)
+		r.Options.Dependency = dependency
+		return r
+	}
+	first := post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("a")).SweepID
+	waiting := post[api.SubmitResponse](e, "ada", "/v1/sweeps", on("b", fmt.Sprintf("afterok:%d", first)))
+	if want := []string{"waits for sweep 1 to be complete (afterok)"}; !slices.Equal(waiting.Notes, want) {
+		t.Errorf("notes %q, want %q", waiting.Notes, want)
+	}
+	// Nobody has looked at it yet: it waits all the same.
+	if s := get[api.Sweep](e, "ada", fmt.Sprint("/v1/sweeps/", waiting.SweepID)); s.Dependency != "afterok:1" || s.Reason != "waits for afterok:1" || s.State != "pending" {
+		t.Errorf("got %+v", s.SweepSummary)
+	}
+	if p := e.problem(api.CodeInvalid, "ada", "POST", "/v1/sweeps", on("c", "afterok:99")); !strings.Contains(p.Error(), "--dependency afterok:99 can never be satisfied: there is no sweep 99") {
+		t.Errorf("got %v", p.Error())
+	}
+	if p := e.problem(api.CodeInvalid, "ada", "POST", "/v1/sweeps", on("c", "afterok")); !strings.Contains(p.Error(), `"afterok" is not a dependency`) {
+		t.Errorf("got %v", p.Error())
+	}
+	if err := e.store.SetDependency(t.Context(), waiting.SweepID, store.DependencyNever, "sweep 1 is incomplete"); err != nil {
+		t.Fatal(err)
+	}
+	s := get[api.Sweep](e, "ada", fmt.Sprint("/v1/sweeps/", waiting.SweepID, "?runs=1"))
+	if s.Reason != "the dependency can never be satisfied: sweep 1 is incomplete" || s.Runs["cancelled"] != s.RunsTotal {
+		t.Errorf("got %+v", s.SweepSummary)
+	}
+	if last := s.Transitions[len(s.Transitions)-1]; last.To != "cancelled" || last.Reason != s.Reason {
+		t.Errorf("got %+v", last)
+	}
 }

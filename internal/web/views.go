@@ -90,11 +90,14 @@ func (s *server) summary(r *http.Request, _ auth.Identity) (any, error) {
 func (s *server) summaryOf(v store.SweepView) api.SweepSummary {
 	sum := api.SweepSummary{
 		ID: v.ID, Name: v.Name, User: v.UserName, Account: v.Account, Site: v.Site, Priority: v.Priority,
-		SubmittedAt: v.SubmittedAt, BeginAt: v.BeginAt, EndedAt: v.EndedAt, GPUHours: v.GPUHours,
+		SubmittedAt: v.SubmittedAt, BeginAt: v.BeginAt, Dependency: v.Dependency, EndedAt: v.EndedAt, GPUHours: v.GPUHours,
 		SettingsTotal: v.NSettings, SettingsFinal: v.SettingsFinal, SettingsComplete: v.SettingsComplete,
 		RunsTotal: v.NRuns, Runs: countsOf(v.RunsByState), State: string(v.State),
 	}
 	now := s.Now()
+	if v.DependencyState == store.DependencyNever {
+		sum.Reason = waits(v, sum.State, now)
+	}
 	if v.State == store.SweepActive {
 		pending := v.RunsByState[lifecycle.RunPending]
 		open := sum.RunsOpen()
@@ -109,6 +112,7 @@ func (s *server) summaryOf(v store.SweepView) api.SweepSummary {
 			sum.State = "pending"
 		}
 		sum.ETA = eta(v, open, now)
+		sum.Reason = waits(v, sum.State, now)
 	}
 	if end := cmp.Or(v.EndedAt, sum.ETA); end != nil {
 		// A sweep that was cancelled before it might begin took no time.
@@ -124,6 +128,21 @@ func begin(v store.SweepView) time.Time {
 		return *v.BeginAt
 	}
 	return v.SubmittedAt
+}
+
+// waits says in words why nothing of a sweep starts; "" where something may.
+func waits(v store.SweepView, state string, now time.Time) string {
+	switch {
+	case v.DependencyState == store.DependencyWaiting:
+		return cmp.Or(v.DependencyReason, "waits for "+v.Dependency)
+	case v.DependencyState == store.DependencyNever:
+		return "the dependency can never be satisfied: " + v.DependencyReason
+	case state == "held":
+		return "held: sbench release lets it go"
+	case v.BeginAt != nil && now.Before(*v.BeginAt):
+		return "waits for its --begin"
+	}
+	return ""
 }
 
 // eta carries the sweep's pace so far on; nil until a run has ended.
