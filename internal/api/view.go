@@ -63,6 +63,8 @@ type Sweep struct {
 	Options  json.RawMessage  `json:"options"`
 	Settings []SettingSummary `json:"settings"`
 	Locality Locality         `json:"locality"`
+	// Mail is what was or is to be sent about it; empty for other people's sweeps.
+	Mail []Mail `json:"mail"`
 	// RunList and Transitions are filled where they were asked for.
 	RunList     []Run        `json:"runs"`
 	Transitions []Transition `json:"transitions"`

@@ -43,12 +43,12 @@ var layers = map[string]layer{
 	"schedule": domain, "aggregate": domain, "compare": domain, "regress": domain, "cost": domain, "plan": domain, "reuse": domain,
 
 	"slurm": adapter, "jobscript": adapter, "store": adapter, "resultfile": adapter, "bundle": adapter, "seal": adapter, "spool": adapter,
-	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "nvml": adapter,
+	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "mail": adapter, "nvml": adapter,
 
 	"runner/preflight": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,
 	"runner/loadgen": node, "runner/audit": node, "runner/gang": node,
 
-	"submit": service, "track": service, "collect": service, "cron": service, "web": service,
+	"submit": service, "track": service, "collect": service, "cron": service, "notify": service, "web": service,
 	"runner": service, "sim": service, "devcluster": service, "bench": service,
 
 	"daemon": program, "cli": program,

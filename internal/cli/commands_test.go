@@ -99,7 +99,7 @@ func TestSubmit_Faults(t *testing.T) {
 	l.fails(exitUsage, "no such file", "submit", filepath.Join(l.dir, "nothing.yaml"))
 	l.fails(exitUsage, "missing argument: SWEEP.yaml", "submit")
 	l.fails(exitUsage, `unexpected argument "x"`, "submit", file, "x")
-	l.fails(exitUsage, "not available yet", "submit", "--mail-type=END", file)
+	l.fails(exitUsage, `--mail-type: "TIME_LIMIT" is none of`, "submit", "--mail-type=TIME_LIMIT", file)
 	l.fails(exitUsage, "there is no sweep 1", "submit", "-d", "afterok:1", file)
 	l.fails(exitRefused, "has no rate for all of this", "submit", "--max-cost", "5", file)
 	l.fails(exitUsage, "does not go with", "submit", "--test-only", "--wait", file)

@@ -128,10 +128,10 @@ func TestLayered_EnvironmentFaults(t *testing.T) {
 func TestRequest_RefusesWhatHasNoEffect(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"--mail-type", "END"},
+		{"--mail-type", "SOMETIMES"},
 		{"--max-cost", "-1"},
 		{"--max-cost", "cheap"},
-		{"--mail-user", "ada"},
+		{"--mail-user", "-ada"},
 		{"-d", "afterok"},
 		{"--repeats", "0"},
 		{"--repeats", "x"},
@@ -158,7 +158,7 @@ func TestRequest_RefusesWhatHasNoEffect(t *testing.T) {
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	var o submitOptions
-	if err := submitFlags(&o).Parse([]string{"-t", "1:00:00", "-b", "noon", "--repeats", "7", "--mail-type", "none", "-d", "afterok:1:2", "--max-gpu-hours", "1.5", "--nice"}); err != nil {
+	if err := submitFlags(&o).Parse([]string{"-t", "1:00:00", "-b", "noon", "--repeats", "7", "--mail-type", "fail,begin", "--mail-user", "ada@example.org", "-d", "afterok:1:2", "--max-gpu-hours", "1.5", "--nice"}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := o.request(testApp())
@@ -166,7 +166,10 @@ func TestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit, repeats, nice, hours, begin := int64(3600), 7, 100, 1.5, time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	want := api.Options{TimeLimitS: &limit, Repeats: &repeats, Nice: &nice, MaxGPUHours: &hours, Begin: &begin, Dependency: "afterok:1:2"}
+	want := api.Options{
+		TimeLimitS: &limit, Repeats: &repeats, Nice: &nice, MaxGPUHours: &hours, Begin: &begin, Dependency: "afterok:1:2",
+		MailType: []string{"BEGIN", "FAIL"}, MailUser: "ada@example.org",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

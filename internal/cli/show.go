@@ -76,6 +76,14 @@ func showSweep(a *app, cmd *cobra.Command, arg string) error {
 	)
 	a.heading("Settings")
 	settingsTable(s.Settings).print(a, tableFlags{})
+	if len(s.Mail) > 0 {
+		a.heading("Mail")
+		t := newTable("AT", "EVENT", "TO", "STATE", "TRIES>", "ERROR")
+		for _, m := range s.Mail {
+			t.add(clock(&m.At), m.Event, m.To, m.State, m.Tries, dash(m.Error))
+		}
+		t.print(a, tableFlags{})
+	}
 	a.transitions(s.Transitions)
 	return nil
 }

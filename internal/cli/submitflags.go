@@ -76,8 +76,8 @@ func (o *submitOptions) addJobFlags(fs *pflag.FlagSet) {
 	fs.Lookup("nice").NoOptDefVal = "100"
 	fs.StringVar(&o.wckey, "wckey", "", "the jobs' workload characterization `key`")
 	fs.StringVar(&o.comment, "comment", "", "a `text` kept with the sweep")
-	fs.StringVar(&o.mailType, "mail-type", "", "send mail on these `events`: END, FAIL, INCOMPLETE, NONE")
-	fs.StringVar(&o.mailUser, "mail-user", "", "send mail to `address`")
+	fs.StringVar(&o.mailType, "mail-type", "", "send mail on these `events` of the sweep: BEGIN, END, FAIL, REQUEUE, INVALID_DEPEND, ALL, NONE")
+	fs.StringVar(&o.mailUser, "mail-user", "", "send mail to `address` (default: the user who submits)")
 	fs.BoolVarP(&o.hold, "hold", "H", false, "submit held: nothing starts before sbench release")
 	fs.StringVar(&o.priority, "priority", "", "the `tier`: urgent, normal or bulk")
 	fs.BoolVar(&o.force, "force", false, "run also what reuse would skip")
@@ -193,8 +193,16 @@ func (o *submitOptions) request(a *app) (api.Options, error) {
 		Constraint: o.constraint, NodeList: o.nodelist, ExcludeNodes: o.exclude, Gres: o.gres, Exclusive: o.exclusive,
 		Reservation: o.reservation, Wckey: o.wckey, Comment: o.comment, Hold: o.hold, Dependency: o.dependency, Priority: o.priority, Force: o.force,
 	}
-	if o.mailType != "" && !strings.EqualFold(o.mailType, "NONE") || o.mailUser != "" {
-		return out, &failure{status: exitUsage, message: "--mail-type and --mail-user are not available yet", hint: "use --wait, or leave them out"}
+	types, err := api.ParseMailType(o.mailType)
+	if err != nil {
+		return out, usagef("--mail-type: %v", err)
+	}
+	out.MailType = types
+	if o.mailUser != "" {
+		if err := api.CheckMailUser(o.mailUser); err != nil {
+			return out, usagef("--mail-user: %v", err)
+		}
+		out.MailUser = o.mailUser
 	}
 	if _, err := plan.ParseDependency(o.dependency); err != nil {
 		return out, usagef("--dependency: %v", err)

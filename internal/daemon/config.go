@@ -44,6 +44,8 @@ type Config struct {
 	Admins []string `yaml:"admins"`
 	// Listen is the TCP side of the API, for hosts other than the daemon's own.
 	Listen Listen `yaml:"listen"`
+	// Mail is how mail about sweeps is sent.
+	Mail Mail `yaml:"mail"`
 	// RequestsPerS is how many requests a caller may send for any length of time;
 	// 0 is the daemon's own limit.
 	RequestsPerS int    `yaml:"requests_per_s"`
@@ -129,7 +131,10 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return c, fmt.Errorf("read configuration: %w", err)
 	}
-	for _, p := range []*string{&c.Socket, &c.Runner, &c.GPUHelper, &c.Listen.TLSCert, &c.Listen.TLSKey, &c.Listen.MungeSocket} {
+	if c.Mail.SMTP == "" && c.Mail.Program == "" {
+		c.Mail.Program = defaultMailProgram
+	}
+	for _, p := range []*string{&c.Socket, &c.Runner, &c.GPUHelper, &c.Mail.Program, &c.Listen.TLSCert, &c.Listen.TLSKey, &c.Listen.MungeSocket} {
 		*p = below(dir, *p)
 	}
 	for i := range c.Sites {
@@ -179,6 +184,14 @@ func (c *Config) read(root *strictyaml.Node, r strictyaml.Reader) {
 				{Key: "tls_cert", Read: text(&c.Listen.TLSCert)},
 				{Key: "tls_key", Read: text(&c.Listen.TLSKey)},
 				{Key: "munge_socket", Read: text(&c.Listen.MungeSocket)},
+			})
+		}},
+		{Key: "mail", Read: func(n *strictyaml.Node, p string) {
+			r.Fields(n, p, []strictyaml.Field{
+				{Key: "program", Read: text(&c.Mail.Program)},
+				{Key: "smtp", Read: text(&c.Mail.SMTP)},
+				{Key: "from", Read: text(&c.Mail.From)},
+				{Key: "domain", Read: text(&c.Mail.Domain)},
 			})
 		}},
 		{Key: "requests_per_s", Read: func(n *strictyaml.Node, p string) {
@@ -241,6 +254,7 @@ func (c Config) check() error {
 	} else if l != (Listen{}) {
 		fail("listen without listen.address")
 	}
+	errs = append(errs, c.Mail.check()...)
 	if !isFile(c.Runner) {
 		fail("runner %s is no file", c.Runner)
 	}

@@ -111,6 +111,7 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 		Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
 		TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
 		RemoveFiles: removeFiles(s, sites, log), Accounts: accounts(sites), UserID: users.ID, Pace: float64(c.RequestsPerS),
+		Mail: c.Mail.ready,
 	})
 	if err != nil {
 		return err

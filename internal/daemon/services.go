@@ -16,6 +16,7 @@ import (
 	"sbench/internal/collect"
 	"sbench/internal/cron"
 	"sbench/internal/lifecycle"
+	"sbench/internal/notify"
 	"sbench/internal/site"
 	"sbench/internal/slurm"
 	"sbench/internal/store"
@@ -53,6 +54,8 @@ func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s
 		list = append(list, service{"submit " + st.Name, submitter.Run}, service{"track " + st.Name, tracker.Run})
 	}
 	crons := cron.New(cron.Config{Store: s, Identify: door.peers.Of, Admit: door.admit, Log: log})
+	mails := notify.New(notify.Config{Store: s, Send: c.Mail.sender(), From: c.Mail.From, Domain: c.Mail.Domain, Log: log, Failpoint: die})
+	list = append(list, service{"mail", mails.Run})
 	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}, service{"cron", crons.Run}), nil
 }
 

@@ -88,6 +88,11 @@ func (s *server) admit(ctx context.Context, who auth.Identity, req api.SubmitReq
 			return nil, err
 		}
 	}
+	if len(a.options.MailType) > 0 && s.Mail != nil {
+		if err := s.Mail(); err != nil {
+			a.resp.Notes = append(a.resp.Notes, "no mail will be sent: "+err.Error())
+		}
+	}
 	a.resp.Plan = a.plan
 	note(ctx, "test_only", a.req.TestOnly)
 	note(ctx, "site", a.site.Name)
@@ -130,8 +135,6 @@ func checkRequest(req *api.SubmitRequest) error {
 		return invalid("the sweep file is larger than %d MiB", sweep.MaxBytes>>20)
 	case len(o.Set) > maxSets:
 		return invalid("more than %d assignments", maxSets)
-	case len(o.MailType) > 0 || o.MailUser != "":
-		return invalid("--mail-type and --mail-user are not available yet")
 	case o.Only != nil && (o.Only.Repeat < 0 || o.Only.Repeat >= 1000 || o.Repeats == nil || *o.Repeats != 1):
 		return invalid("only names one run: repeat between 0 and 999, and repeats 1")
 	case !slices.Contains([]string{"", "urgent", "normal", "bulk"}, o.Priority):
@@ -148,6 +151,16 @@ func checkRequest(req *api.SubmitRequest) error {
 		return invalid("--max-gpu-hours is negative")
 	case o.MaxCost != nil && !(*o.MaxCost >= 0):
 		return invalid("--max-cost is negative")
+	}
+	types, err := api.ParseMailType(strings.Join(o.MailType, ","))
+	if err != nil {
+		return invalid("--mail-type: %v", err)
+	}
+	o.MailType = types
+	if o.MailUser != "" {
+		if err := api.CheckMailUser(o.MailUser); err != nil {
+			return invalid("--mail-user: %v", err)
+		}
 	}
 	return checkTexts(o)
 }
@@ -528,6 +541,7 @@ func (s *server) create(ctx context.Context, a *admission) error {
 		IdempotencyKey: a.req.IdempotencyKey, File: a.req.File, Options: options, Repeats: repeats, SLO: a.file.SLO,
 		MaxErrorRate: a.file.MaxErrorRate, HardwareClass: a.site.HardwareClass, GPUHours: &a.plan.GPUHours, BeginAt: a.options.Begin,
 		Held: a.options.Hold, Dependency: a.options.Dependency,
+		MailTypes: a.options.MailType, MailUser: a.options.MailUser,
 	}
 	for i := range a.sweep.Settings {
 		x := &a.sweep.Settings[i]

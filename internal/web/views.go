@@ -174,7 +174,7 @@ func (s *server) showSweep(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := api.Sweep{SweepSummary: s.summaryOf(v), HardwareClass: v.HardwareClass, Transitions: []api.Transition{}, RunList: []api.Run{}}
+	out := api.Sweep{SweepSummary: s.summaryOf(v), HardwareClass: v.HardwareClass, Transitions: []api.Transition{}, RunList: []api.Run{}, Mail: []api.Mail{}}
 	may, err := s.mayAct(ctx, who, v.UserName, v.Site, v.Account)
 	if err != nil {
 		return nil, err
@@ -185,6 +185,13 @@ func (s *server) showSweep(r *http.Request, who auth.Identity) (any, error) {
 			return nil, err
 		}
 		out.File, out.Options = &text.File, text.Options
+		mails, err := s.Store.MailsOfSweep(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range mails {
+			out.Mail = append(out.Mail, api.Mail{Event: m.Event, To: m.To, At: m.At, State: m.State, Tries: m.Tries, Error: m.LastError})
+		}
 	}
 	if out.Settings, err = s.settingsOf(r, id); err != nil {
 		return nil, err

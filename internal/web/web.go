@@ -48,6 +48,9 @@ type Config struct {
 	// RemoveFiles removes the files of a site's dead attempts, or says in a dry run
 	// which they are; nil refuses.
 	RemoveFiles func(ctx context.Context, site *site.Site, dry bool) (api.RemovedFiles, error)
+	// Mail says why mail cannot be sent, as far as that is known beforehand; nil is
+	// not asked.
+	Mail func() error
 	// TimeZone is of the schedules that name none: an IANA name; "" is UTC.
 	TimeZone string
 	// Poll is the interval at which a followed log is looked at; 0 for a second.
