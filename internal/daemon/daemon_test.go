@@ -59,7 +59,7 @@ func TestLoad(t *testing.T) {
 	want := Config{
 		Socket: filepath.Join(dir, "a.sock"), DSN: "host=/x dbname=y", Sites: []string{filepath.Join(dir, "lab.yaml")},
 		Runner: filepath.Join(dir, "sbench-runner"), Operators: []string{"ada"}, Admins: []string{},
-		LogLevel: "info", LogFormat: "json",
+		LogLevel: "info", LogFormat: "json", Mail: Mail{Program: "/usr/sbin/sendmail"},
 	}
 	c.GPUHelper, c.TimeZone = "", ""
 	if diff := cmp.Diff(want, c); diff != "" {
@@ -79,6 +79,9 @@ func TestLoad_Faults(t *testing.T) {
 		"wrong type":     {"sites: 7", "wrong-type.conf:1:8: sites is"},
 		"bad level":      {"dsn: host=/x\nsites: [a]\nlog_level: loud\nrunner: " + runner, "log_level"},
 		"bad zone":       {"dsn: host=/x\nsites: [a]\ntime_zone: Mars/Olympus\nrunner: " + runner, "not an IANA name"},
+		"two ways":       {"dsn: host=/x\nsites: [a]\nmail: {smtp: 'mail:25', program: /bin/mail, from: a@b}\nrunner: " + runner, "mail.program and mail.smtp exclude each other"},
+		"no sender":      {"dsn: host=/x\nsites: [a]\nmail: {smtp: 'mail:25'}\nrunner: " + runner, "mail.smtp needs mail.from"},
+		"bad sender":     {"dsn: host=/x\nsites: [a]\nmail: {from: '-oQ/tmp'}\nrunner: " + runner, "no plain address"},
 		"bad format":     {"dsn: host=/x\nsites: [a]\nlog_format: xml\nrunner: " + runner, "log_format"},
 		"no runner":      {"dsn: host=/x\nsites: [a]\nrunner: nowhere", "nowhere is no file"},
 		"long socket":    {"dsn: host=/x\nsites: [a]\nsocket: /" + strings.Repeat("s", 120) + "\nrunner: " + runner, "longer than the 107 bytes"},
