@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"sbench/internal/api"
@@ -18,9 +20,66 @@ runs goes on; sbench cancel --all --site NAME ends that too.`),
 		newSiteModeCommand(a, "drain", "drain", "finish what is in Slurm, take nothing new", `New sweeps are refused and pending runs stay pending; what is already in Slurm
 is tracked and collected to its end.`),
 		newSiteModeCommand(a, "resume", "active", "feed the site again", `Undoes pause and drain.`))
-	cmd.AddCommand(newSiteGCCommand(a))
+	cmd.AddCommand(newSiteCheckCommand(a), newSiteGCCommand(a))
 	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
 	return cmd
+}
+
+func newSiteCheckCommand(a *app) *cobra.Command {
+	var req api.SiteCheckRequest
+	var t tableFlags
+	cmd := &cobra.Command{
+		Use: "check SITE", Short: "hold the site file against the real Slurm", Args: nArgs(1, 1, "SITE"),
+		Long: `Asks Slurm whether what the site file says exists and works: partitions, GRES and
+their counts, features, QOS, accounts, topology, limits, versions. Looks whether
+the daemon can use the shared folders, and submits a job of at most a minute for
+each kind of hardware, which looks at the node: is the spool shared, what can be
+written, is there a container program, does its clock agree. One line for each
+thing, with what to do where it is not as it should be; unknown is what nobody
+could tell, for example because no node was free for a minute. Operators only.`,
+		Example: "sbench site check lab\nsbench site check lab --no-job --json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := a.client().CheckSite(cmd.Context(), args[0], req)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if err := writeJSON(a.stdout, found); err != nil {
+					return err
+				}
+			} else {
+				tab := newTable("VERDICT", "CHECK", "SUBJECT", "FOUND", "TO_DO")
+				for _, p := range found.Checks {
+					tab.add(probeCell(p.Verdict), p.Check, dash(p.Subject), printable(p.Detail), dash(printable(p.Todo)))
+				}
+				tab.print(a, t)
+			}
+			if found.OK {
+				return nil
+			}
+			failed := 0
+			for _, p := range found.Checks {
+				if p.Verdict == api.VerdictFail {
+					failed++
+				}
+			}
+			return &failure{status: exitFailed, message: fmt.Sprintf("site %s is not as its file says: %s failed", found.Site, plural(failed, "check"))}
+		},
+	}
+	cmd.Flags().BoolVar(&req.NoJob, "no-job", false, "submit no job: leave the nodes out")
+	addTableFlags(cmd.Flags(), &t)
+	exits(cmd, exitOK, exitFailed, exitUsage, exitRefused, exitUnreachable)
+	return cmd
+}
+
+func probeCell(verdict string) cell {
+	switch verdict {
+	case api.VerdictPass:
+		return cell{verdict, green}
+	case api.VerdictFail:
+		return cell{verdict, red}
+	}
+	return cell{verdict, yellow}
 }
 
 func newSiteGCCommand(a *app) *cobra.Command {

@@ -16,8 +16,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sbench/internal/api"
 	"sbench/internal/auth"
 	"sbench/internal/site"
+	"sbench/internal/sitecheck"
 	"sbench/internal/store"
 	"sbench/internal/version"
 	"sbench/internal/web"
@@ -111,7 +113,9 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 		Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
 		TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
 		RemoveFiles: removeFiles(s, sites, log), Accounts: accounts(sites), UserID: users.ID, Pace: float64(c.RequestsPerS),
-		Mail: c.Mail.ready,
+		Mail: c.Mail.ready, CheckSite: func(ctx context.Context, st *site.Site, job bool) (api.SiteCheck, error) {
+			return sitecheck.Run(ctx, st, clusters[st.Name], sitecheck.Options{Job: job})
+		},
 	})
 	if err != nil {
 		return err

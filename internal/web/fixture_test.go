@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -57,6 +58,9 @@ func newEnv(t testing.TB) *env {
 			return []web.SlurmCalls{{Site: "lab", Command: "squeue", Calls: 7, Failures: 2, Timeouts: 1, Seconds: 1.5}}
 		},
 		Leader: func() bool { return true }, Poll: time.Millisecond,
+		CheckSite: func(_ context.Context, st *site.Site, job bool) (api.SiteCheck, error) {
+			return api.SiteCheck{Site: st.Name, OK: job, Checks: []api.SiteProbe{}}, nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -78,6 +78,39 @@ func (s *server) setSiteMode(r *http.Request, who auth.Identity) (any, error) {
 	return siteOf(st, m), nil
 }
 
+// checkSite lets operators look at what their site file says: it submits jobs.
+func (s *server) checkSite(r *http.Request, who auth.Identity) (any, error) {
+	var req api.SiteCheckRequest
+	if err := decode(r, &req); err != nil {
+		return nil, err
+	}
+	st, err := s.site(r.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	if ok, err := s.operates(r.Context(), who, st); err != nil || !ok {
+		if err != nil {
+			return nil, err
+		}
+		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators check a site, which submits jobs", who.User)}
+	}
+	if s.CheckSite == nil {
+		return nil, &api.Problem{Code: api.CodeRefused, Message: "this daemon checks no sites"}
+	}
+	select {
+	case s.checking <- struct{}{}:
+		defer func() { <-s.checking }()
+	default:
+		return nil, &api.Problem{Code: api.CodeConflict, Message: "a site is being checked already", Hint: "try again in a minute"}
+	}
+	found, err := s.CheckSite(r.Context(), st, !req.NoJob)
+	if err != nil {
+		return nil, err
+	}
+	note(r.Context(), "ok", found.OK)
+	return found, nil
+}
+
 func (s *server) removeFiles(r *http.Request, who auth.Identity) (any, error) {
 	var req api.RemoveFilesRequest
 	if err := decode(r, &req); err != nil {

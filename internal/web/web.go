@@ -48,6 +48,8 @@ type Config struct {
 	// RemoveFiles removes the files of a site's dead attempts, or says in a dry run
 	// which they are; nil refuses.
 	RemoveFiles func(ctx context.Context, site *site.Site, dry bool) (api.RemovedFiles, error)
+	// CheckSite holds a site against its file; nil refuses.
+	CheckSite func(ctx context.Context, site *site.Site, job bool) (api.SiteCheck, error)
 	// Mail says why mail cannot be sent, as far as that is known beforehand; nil is
 	// not asked.
 	Mail func() error
@@ -75,6 +77,8 @@ type server struct {
 	// expanding bounds how many sweeps are expanded at once: each may take
 	// hundreds of megabytes.
 	expanding chan struct{}
+	// checking lets one check of a site run at a time.
+	checking chan struct{}
 	// pace is of known callers, strangers of hosts before anybody is identified.
 	pace, strangers *pace
 	roles           rolesCache
@@ -123,7 +127,7 @@ func New(c Config) (*Server, error) {
 	if c.UserID == nil {
 		c.UserID = func(context.Context, string) (int, error) { return 0, auth.ErrUnknownUser }
 	}
-	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2), roles: rolesCache{known: map[[2]string]cachedRoles{}}}
+	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2), checking: make(chan struct{}, 1), roles: rolesCache{known: map[[2]string]cachedRoles{}}}
 	s.pace, s.strangers = newPace(c.Pace, int(4*c.Pace)), newPace(2*c.Pace, int(8*c.Pace))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
@@ -182,6 +186,7 @@ func (s *server) routes() map[string]handler {
 		"GET /v1/artefacts/{digest}":    s.showArtefact,
 		"POST /v1/sites/{name}/gc":      s.removeFiles,
 
+		"POST /v1/sites/{name}/check":          s.checkSite,
 		"POST /v1/artefacts/{digest}/accounts": s.restrictArtefact,
 		"POST /v1/dead/release":                s.releaseDead,
 		"GET /v1/crons":                        s.listCrons,

@@ -263,3 +263,13 @@ func TestHealth(t *testing.T) {
 		t.Errorf("got %s", body)
 	}
 }
+
+func TestSiteCheck(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.problem(api.CodeRefused, "ada", "POST", "/v1/sites/lab/check", api.SiteCheckRequest{})
+	e.problem(api.CodeNotFound, "root", "POST", "/v1/sites/moon/check", api.SiteCheckRequest{})
+	if got := post[api.SiteCheck](e, "root", "/v1/sites/lab/check", api.SiteCheckRequest{NoJob: true}); got.Site != "lab" || got.OK {
+		t.Errorf("got %+v", got)
+	}
+}

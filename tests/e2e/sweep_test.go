@@ -327,3 +327,32 @@ func TestPublicFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestSiteCheck: the private cluster is as its site file says, nodes included.
+func TestSiteCheck(t *testing.T) {
+	found := decode[api.SiteCheck](t, env.must(t, "sbench", "site", "check", env.site(t), "--json"))
+	seen := map[string]int{}
+	for _, p := range found.Checks {
+		seen[p.Check+" "+p.Verdict]++
+		if p.Verdict == api.VerdictFail {
+			t.Errorf("%s %s: %s", p.Check, p.Subject, p.Detail)
+		}
+	}
+	for _, want := range []string{
+		"controller pass", "partition pass", "hardware pass", "account pass", "qos pass", "limit pass", "path pass", "submission pass", "job pass",
+		"shared pass", "container pass", "clock pass",
+	} {
+		if seen[want] == 0 {
+			t.Errorf("no %s among %v", want, found.Checks)
+		}
+	}
+	if out := env.exec(t, "sbench", "site", "check", env.site(t), "--no-job"); out.code != 0 || !strings.Contains(out.stdout, "VERDICT") {
+		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+// site is the name of the cluster's site.
+func (c *cluster) site(t *testing.T) string {
+	t.Helper()
+	return decode[[]api.Site](t, c.must(t, "sbench", "site", "list", "--json"))[0].Name
+}
