@@ -121,7 +121,7 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 		return err
 	}
 	lead.services = func(s *store.Store) ([]service, error) {
-		return services(c, sites, clusters, s, admitter{chain.Peers, handler.Admit}, log)
+		return services(c, sites, clusters, s, admitter{chain.Peers, handler.Admit, handler.ObserveSubmit}, log)
 	}
 	// What the services refuse is better known at the start than at an election.
 	if _, err := lead.services(s); err != nil {

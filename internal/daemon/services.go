@@ -43,7 +43,8 @@ func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s
 		cluster := clusters[st.Name]
 		submitter, err := submit.New(submit.Config{
 			Site: st, Store: s, Cluster: cluster, Log: log, Wake: look(), Failpoint: die,
-			Runner: cmp.Or(st.Paths.Runner, c.Runner), GPUHelper: cmp.Or(st.Paths.GPUHelper, c.GPUHelper),
+			Released: func(took time.Duration) { door.released(st.Name, took) },
+			Runner:   cmp.Or(st.Paths.Runner, c.Runner), GPUHelper: cmp.Or(st.Paths.GPUHelper, c.GPUHelper),
 		})
 		if err != nil {
 			return nil, fmt.Errorf("site %s: %w", st.Name, err)
@@ -59,10 +60,12 @@ func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s
 	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}, service{"cron", crons.Run}), nil
 }
 
-// admitter is how the services submit in somebody's name.
+// admitter is how the services submit in somebody's name, and what they tell the API.
 type admitter struct {
 	peers *auth.Peers
 	admit func(ctx context.Context, who auth.Identity, req api.SubmitRequest) (api.SubmitResponse, error)
+	// released is told how long a batch of a site took to get into the queue.
+	released func(site string, took time.Duration)
 }
 
 // clients are how the sites' Slurms are called. They live as long as the process,

@@ -243,6 +243,9 @@ func (s *Service) release(ctx context.Context, b store.Batch) error {
 		return err
 	}
 	s.Failpoint(FailReleased)
-	_, err := s.Store.ReleaseBatch(ctx, b.Token)
+	done, err := s.Store.ReleaseBatch(ctx, b.Token)
+	if err == nil && done {
+		s.Released(s.Now().Sub(b.CreatedAt))
+	}
 	return err
 }

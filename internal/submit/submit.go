@@ -62,6 +62,9 @@ type Config struct {
 	// not knowing the token is believed; 0 is its MessageTimeout and 20 s.
 	Settle time.Duration
 	Now    func() time.Time // nil is time.Now
+	// Released is told how long a batch took from its commit until Slurm may start
+	// it; nil is not.
+	Released func(took time.Duration)
 	// Failpoint is called at the steps between which a daemon may be killed; nil
 	// does nothing. Tests end the process there.
 	Failpoint func(name string)
@@ -106,6 +109,9 @@ func New(c Config) (*Service, error) {
 	}
 	if c.Failpoint == nil {
 		c.Failpoint = func(string) {}
+	}
+	if c.Released == nil {
+		c.Released = func(time.Duration) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

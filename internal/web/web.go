@@ -72,7 +72,7 @@ const DefaultPace = 50
 
 type server struct {
 	Config
-	counts    *counters
+	counts    *instruments
 	templates *jobscript.Templates
 	// expanding bounds how many sweeps are expanded at once: each may take
 	// hundreds of megabytes.
@@ -107,7 +107,9 @@ func (s *Server) Admit(ctx context.Context, who auth.Identity, req api.SubmitReq
 	a, err := s.admit(context.WithValue(ctx, notesKey{}, n), who, req)
 	s.decided(ctx, row, asked, n, err)
 	if err != nil {
-		return api.SubmitResponse{}, s.problem(ctx, "admission for "+who.User, err)
+		p := s.problem(ctx, "admission for "+who.User, err)
+		s.counts.refused(err, p)
+		return api.SubmitResponse{}, p
 	}
 	return a.resp, nil
 }
@@ -127,7 +129,8 @@ func New(c Config) (*Server, error) {
 	if c.UserID == nil {
 		c.UserID = func(context.Context, string) (int, error) { return 0, auth.ErrUnknownUser }
 	}
-	s := &server{Config: c, counts: newCounters(), templates: templates, expanding: make(chan struct{}, 2), checking: make(chan struct{}, 1), roles: rolesCache{known: map[[2]string]cachedRoles{}}}
+	s := &server{Config: c, templates: templates, expanding: make(chan struct{}, 2), checking: make(chan struct{}, 1), roles: rolesCache{known: map[[2]string]cachedRoles{}}}
+	s.counts = newInstruments(s)
 	s.pace, s.strangers = newPace(c.Pace, int(4*c.Pace)), newPace(2*c.Pace, int(8*c.Pace))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
@@ -273,6 +276,7 @@ func (s *server) identify(w http.ResponseWriter, r *http.Request) (auth.Identity
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problem(r.Context(), r.Method+" "+r.URL.Path, err)
 	status := statusOf(p.Code)
+	s.counts.refused(err, p)
 	s.counts.request(r.Pattern, status)
 	body, err := json.Marshal(p)
 	if err != nil {

@@ -251,7 +251,7 @@ func TestHealth(t *testing.T) {
 	for _, want := range []string{
 		"sbench_leader 1\n", "sbench_database_up 1\n", "sbench_runs{site=\"lab\",state=\"pending\"} 1\n",
 		"sbench_requests_total{endpoint=\"GET /v1/runs/{id}\",status=\"404\"} 1\n",
-		"sbench_slurm_calls_total{site=\"lab\",command=\"squeue\"} 7\n", "sbench_slurm_timeouts_total{site=\"lab\",command=\"squeue\"} 1\n",
+		"sbench_slurm_calls_total{command=\"squeue\",site=\"lab\"} 7\n", "sbench_slurm_timeouts_total{command=\"squeue\",site=\"lab\"} 1\n",
 	} {
 		if !strings.Contains(string(body), want) {
 			t.Errorf("%q is missing in\n%s", want, body)
