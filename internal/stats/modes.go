@@ -84,21 +84,44 @@ type Nodes struct {
 	// Interval is the t interval of the means of the nodes, of the geometric mean:
 	// what holds where Bound. Not OK below three nodes.
 	Interval Interval
+	// Effective is how many independent runs the mean of these is worth: the number
+	// of values where each has a node of its own, near that of the nodes where these
+	// differ. The node's share of the variance that it is made of is the upper end
+	// of a one-sided 75 % interval, because few runs hardly tell it.
+	Effective float64
+	// HalfWidth is of the 95 % interval of the mean of the logarithms, made of these
+	// values alone: Satterthwaite's combination of both sums of squares where nodes
+	// differ by more than runs do by chance, else Student's. Infinite below two
+	// values; all on one node are Student's, and cover that node.
+	HalfWidth float64
 }
+
+// shareLevel is the level of the upper bound of the nodes' share.
+const shareLevel = 0.75
 
 // NodeEffect analyses the logarithms of values by node; node[i] names the one of
 // x[i].
 func NodeEffect(x []float64, node []string) Nodes {
+	out := LinearNodeEffect(Logs(x), node)
+	if out.Interval.OK {
+		out.Interval = finite(math.Exp(out.Interval.Low), math.Exp(out.Interval.High))
+	}
+	return out
+}
+
+// LinearNodeEffect is NodeEffect of values that are no ratios: everything is on
+// their own scale.
+func LinearNodeEffect(x []float64, node []string) Nodes {
 	groups := map[string][]float64{}
 	var order []string // so that sums do not depend on the map's
-	for i, v := range Logs(x) {
+	for i, v := range x {
 		if groups[node[i]] == nil {
 			order = append(order, node[i])
 		}
 		groups[node[i]] = append(groups[node[i]], v)
 	}
 	slices.Sort(order)
-	out := Nodes{Nodes: len(order), P: math.NaN(), SigmaRun: math.NaN(), SigmaNode: math.NaN()}
+	out := Nodes{Nodes: len(order), P: math.NaN(), SigmaRun: math.NaN(), SigmaNode: math.NaN(), Effective: float64(len(x)), HalfWidth: math.Inf(1)}
 	var all, means []float64
 	var within, squares float64
 	for _, name := range order {
@@ -112,10 +135,11 @@ func NodeEffect(x []float64, node []string) Nodes {
 			within += (v - m) * (v - m)
 		}
 	}
-	if ci := MeanInterval(means, 0.95); ci.OK {
-		out.Interval = finite(math.Exp(ci.Low), math.Exp(ci.High))
-	}
+	out.Interval = MeanInterval(means, 0.95)
 	a, n := float64(len(order)), float64(len(all))
+	if n >= 2 {
+		out.HalfWidth = TQuantile(0.975, n-1) * StdDev(all) / math.Sqrt(n)
+	}
 	if a < 2 || n <= a {
 		return out
 	}
@@ -125,15 +149,28 @@ func NodeEffect(x []float64, node []string) Nodes {
 		between += float64(len(groups[name])) * (means[i] - grand) * (means[i] - grand)
 	}
 	msb, msw := between/(a-1), within/(n-a)
+	perNode := (n - squares/n) / (a - 1) // values, as the expectation of msb counts them
 	out.SigmaRun = math.Sqrt(msw)
-	out.SigmaNode = math.Sqrt(max(0, (msb-msw)/((n-squares/n)/(a-1))))
-	switch {
+	out.SigmaNode = math.Sqrt(max(0, (msb-msw)/perNode))
+	share := 0.0
+	switch f := (distuv.F{D1: a - 1, D2: n - a}); {
 	case msw > 0:
-		out.P = distuv.F{D1: a - 1, D2: n - a}.Survival(msb / msw)
+		out.P = f.Survival(msb / msw)
+		most := msb / msw / f.Quantile(1-shareLevel)
+		share = max(0, (most-1)/(most-1+perNode))
 	case msb > 0:
-		out.P = 0
+		out.P, share = 0, 1
 	default:
 		out.P = 1
+	}
+	concentration := squares / (n * n)
+	out.Effective = 1 / (share*concentration + (1-share)/n)
+	if out.SigmaNode > 0 {
+		// Var(mean) = SigmaNode²·Σw² + SigmaRun²/n, as a combination of msb and msw.
+		b := concentration / perNode * msb
+		w := (1/n - concentration/perNode) * msw
+		df := max(1, (b+w)*(b+w)/(b*b/(a-1)+w*w/(n-a)))
+		out.HalfWidth = max(out.HalfWidth, TQuantile(0.975, df)*math.Sqrt(b+w))
 	}
 	out.Bound = out.P < 0.01 && out.SigmaNode > out.SigmaRun
 	return out

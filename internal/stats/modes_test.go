@@ -3,6 +3,7 @@ package stats
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -90,29 +91,71 @@ func TestDecide_Rules(t *testing.T) {
 	t.Parallel()
 	p := Policy{Min: 3, Max: 20, Target: 0.025}
 	x := []float64{100, 104, 97, 101, 99}
-	s := Decide(x, History{}, p)
+	s := Decide(x, nil, History{}, p)
 	want := int(math.Ceil(math.Pow(TQuantile(0.975, 4)*StdDev(Logs(x))/math.Log1p(0.025), 2)))
 	if s.Stop || s.Rule != "stein" || s.Runs != want || s.Warnings[0].Code != WarnNoHistory {
 		t.Errorf("without history: %+v, want %d runs", s, want)
 	}
-	s = Decide(x[:3], History{SD: 0.01, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025})
+	s = Decide(x[:3], nil, History{SD: 0.01, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025})
 	if s.Rule != "stein" || s.Warnings[0].Code != WarnStale || s.Runs != 5 {
 		t.Errorf("spread beyond the history: %+v", s)
 	}
 	quiet := []float64{100, 100.2, 99.9}
-	s = Decide(quiet, History{SD: 0.005, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025})
+	s = Decide(quiet, nil, History{SD: 0.005, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025})
 	if !s.Stop || !s.Reached || s.Runs != 3 || s.DF != 22 || s.Rule != "pooled" {
 		t.Errorf("quiet setting: %+v", s)
 	}
-	if s := Decide(quiet, History{SD: 0.05, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025}); s.Stop || s.Runs != 5 {
+	if s := Decide(quiet, nil, History{SD: 0.05, DF: 20}, Policy{Min: 3, Max: 10, Target: 0.025}); s.Stop || s.Runs != 5 {
 		t.Errorf("a lucky start on a noisy history: %+v", s)
 	}
 	if got := Looks(Policy{Min: 3, Max: 10}); len(got) != 4 || got[1] != 5 || got[3] != 10 {
 		t.Errorf("looks %v", got)
 	}
-	h := PoolHistory([][]float64{{100, 101, 99}, {103, 102, 104}})
-	if h.DF != 5 || math.Abs(h.SD-StdDev(Logs([]float64{100, 101, 99, 103, 102, 104}))) > 1e-12 {
-		t.Errorf("history %+v", h)
+}
+
+// Two nights that differ by more than runs do are nearly one degree of freedom,
+// however many runs they have; a step between segments is no spread.
+func TestPoolHistory(t *testing.T) {
+	t.Parallel()
+	night, other := []float64{100, 101, 99}, []float64{103, 102, 104}
+	h := PoolHistory([][][]float64{{night, other}})
+	if h.DF != 1 || math.Abs(h.SD-StdDev(Logs(slices.Concat(night, other)))) > 1e-12 {
+		t.Errorf("one segment: %+v", h)
+	}
+	h = PoolHistory([][][]float64{{night}, {other}})
+	want := math.Sqrt((Variance(Logs(night)) + Variance(Logs(other))) / 2)
+	if h.DF != 4 || math.Abs(h.SD-want) > 1e-12 {
+		t.Errorf("two segments: %+v, want %g of 4", h, want)
+	}
+	for _, none := range [][][][]float64{nil, {{{1}}}, {{{}, {2}}}, {{{5, 5, 5}}}} {
+		if h := PoolHistory(none); h != (History{}) {
+			t.Errorf("%v: %+v", none, h)
+		}
+	}
+}
+
+// Runs of one node are worth less than as many of different nodes where nodes
+// differ, and as much where they do not.
+func TestNodeEffect_Effective(t *testing.T) {
+	t.Parallel()
+	x := []float64{100, 110, 90, 100.1, 110.1, 90.1}
+	apart := NodeEffect(x, []string{"a", "b", "c", "d", "e", "f"})
+	shared := NodeEffect(x, []string{"a", "b", "c", "a", "b", "c"})
+	if apart.Effective != 6 || math.Abs(shared.Effective-3) > 0.01 {
+		t.Errorf("effective runs: apart %g, shared %g", apart.Effective, shared.Effective)
+	}
+	// Three means with nothing between their two runs: Student's of three values.
+	means := Logs([]float64{math.Sqrt(100 * 100.1), math.Sqrt(110 * 110.1), math.Sqrt(90 * 90.1)})
+	if want := TQuantile(0.975, 2) * StdDev(means) / math.Sqrt(3); math.Abs(shared.HalfWidth/want-1) > 1e-3 {
+		t.Errorf("half-width %g, want about %g", shared.HalfWidth, want)
+	}
+	plain := MeanInterval(Logs(x), 0.95)
+	if math.Abs(apart.HalfWidth-(plain.High-plain.Low)/2) > 1e-12 || shared.HalfWidth < apart.HalfWidth {
+		t.Errorf("half-width apart %g, shared %g", apart.HalfWidth, shared.HalfWidth)
+	}
+	one := NodeEffect(x, []string{"a", "a", "a", "a", "a", "a"})
+	if one.Effective != 6 || math.Abs(one.HalfWidth-apart.HalfWidth) > 1e-12 {
+		t.Errorf("one node: %+v", one)
 	}
 }
 

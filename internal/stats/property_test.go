@@ -157,12 +157,13 @@ func TestProperty_Decide(t *testing.T) {
 		p.Max = p.Min + rapid.IntRange(0, 20).Draw(t, "more")
 		h := History{SD: rapid.Float64Range(0, 0.1).Draw(t, "sd"), DF: rapid.IntRange(0, 40).Draw(t, "df")}
 		noise := rapid.SliceOfN(rapid.Float64Range(-0.1, 0.1), p.Max, p.Max).Draw(t, "noise")
+		on := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d"}), p.Max, p.Max).Draw(t, "nodes")
 		var x []float64
 		rounds := 0
 		for {
 			rounds++
-			s := Decide(x, h, p)
-			if again := Decide(x, h, p); again.Stop != s.Stop || again.Runs != s.Runs {
+			s := Decide(x, on[:len(x)], h, p)
+			if again := Decide(x, on[:len(x)], h, p); again.Stop != s.Stop || again.Runs != s.Runs {
 				t.Fatalf("asked twice: %+v %+v", s, again)
 			}
 			if s.Runs > p.Max || s.Runs < len(x) {
@@ -174,6 +175,9 @@ func TestProperty_Decide(t *testing.T) {
 				}
 				if s.Reached != (math.Expm1(s.HalfWidth) <= p.Target+1e-12) {
 					t.Fatalf("reached: %+v", s)
+				}
+				if apart := Decide(x, nil, h, p); apart.Stop && apart.Rule == s.Rule && apart.HalfWidth > s.HalfWidth+1e-12 {
+					t.Fatalf("sharing nodes made it more precise: %+v, apart %+v", s, apart)
 				}
 				return
 			}

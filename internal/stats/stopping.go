@@ -66,16 +66,19 @@ func Looks(p Policy) []int {
 }
 
 // Decide says whether runs are enough. x are the values of the metric in the
-// order of the repeats, all that there are. The variance of earlier nights is
+// order of the repeats, all that there are; node[i] names where x[i] was measured,
+// nil says that each has a node of its own. Runs that share a node are worth less
+// than as many on different ones (Nodes.Effective). The variance of earlier nights is
 // pooled with tonight's, so that a spread that happens to look small does not end
 // the sampling; where there is no history, or tonight's variance does not fit it,
 // Stein's two-stage rule decides, whose interval is exact for normal logarithms
 // however N came about. The answer depends on x alone: asking again is harmless.
-func Decide(x []float64, h History, p Policy) Stop {
-	logs := Logs(x)
+func Decide(x []float64, node []string, h History, p Policy) Stop {
+	seen := placed{x: x, logs: Logs(x), node: node}
+	logs := seen.logs
 	start := p.Min
 	if h.DF < minHistory || !(h.SD > 0) {
-		return stein(logs, max(pilot, p.Min), p, warn(WarnNoHistory,
+		return stein(seen, max(pilot, p.Min), p, warn(WarnNoHistory,
 			"%d degrees of freedom of history are fewer than %d: a pilot of %d runs fixes the number", h.DF, minHistory, max(pilot, p.Min)))
 	}
 	v0 := float64(min(h.DF, maxHistory))
@@ -85,18 +88,17 @@ func Decide(x []float64, h History, p Policy) Stop {
 			last.Runs = n
 			return last
 		}
-		seen := logs[:n]
 		df := float64(n - 1)
-		if n >= 2 && Variance(seen) > h.SD*h.SD*(distuv.F{D1: df, D2: v0}).Quantile(guardLevel) {
-			return stein(logs, max(pilot, n), p, warn(WarnStale,
+		if n >= 2 && Variance(logs[:n]) > h.SD*h.SD*(distuv.F{D1: df, D2: v0}).Quantile(guardLevel) {
+			return stein(seen, max(pilot, n), p, warn(WarnStale,
 				"a standard deviation of %.2g %% is more than the history's %.2g %% allow: a pilot of %d runs fixes the number",
-				100*StdDev(seen), 100*h.SD, max(pilot, n)))
+				100*StdDev(logs[:n]), 100*h.SD, max(pilot, n)))
 		}
-		last = pooled(logs, n, h, v0)
+		last = pooled(seen, n, h, v0)
 		last.Reached = math.Expm1(last.HalfWidth) <= p.Target+1e-12
 		if last.Reached && !p.Widen || n >= p.Max {
 			// Runs beyond the look that decided (a batch that was larger) only add.
-			last = pooled(logs, len(logs), h, v0)
+			last = pooled(seen, len(logs), h, v0)
 			last.Stop, last.Runs, last.Reached = true, len(logs), math.Expm1(last.HalfWidth) <= p.Target+1e-12
 			return last
 		}
@@ -104,9 +106,23 @@ func Decide(x []float64, h History, p Policy) Stop {
 	return last
 }
 
+// placed are values with the nodes that they come from.
+type placed struct {
+	x, logs []float64
+	node    []string
+}
+
+// nodes analyses the first n; nil nodes are all different.
+func (p placed) nodes(n int) Nodes {
+	if p.node == nil {
+		return Nodes{Nodes: n, Effective: float64(n)}
+	}
+	return NodeEffect(p.x[:n], p.node[:n])
+}
+
 // pooled is the interval of the first n values with the history's variance.
-func pooled(logs []float64, n int, h History, v0 float64) Stop {
-	seen := logs[:n]
+func pooled(p placed, n int, h History, v0 float64) Stop {
+	seen := p.logs[:n]
 	df := v0
 	sum := v0 * h.SD * h.SD
 	if n >= 2 {
@@ -114,11 +130,12 @@ func pooled(logs []float64, n int, h History, v0 float64) Stop {
 		sum += float64(n-1) * Variance(seen)
 	}
 	sd := math.Sqrt(sum / df)
-	return Stop{Runs: n, Rule: "pooled", SD: sd, DF: df, HalfWidth: TQuantile(0.975, df) * sd / math.Sqrt(float64(n))}
+	return Stop{Runs: n, Rule: "pooled", SD: sd, DF: df, HalfWidth: TQuantile(0.975, df) * sd / math.Sqrt(p.nodes(n).Effective)}
 }
 
 // stein is the two-stage rule with the first n0 values as the pilot.
-func stein(logs []float64, n0 int, p Policy, why Warning) Stop {
+func stein(of placed, n0 int, p Policy, why Warning) Stop {
+	logs := of.logs
 	n0 = min(n0, p.Max)
 	s := Stop{Rule: "stein", Runs: n0, HalfWidth: math.Inf(1), SD: math.NaN(), DF: float64(n0 - 1), Warnings: []Warning{why}}
 	if len(logs) < n0 {
@@ -138,25 +155,67 @@ func stein(logs []float64, n0 int, p Policy, why Warning) Stop {
 	if p.Widen {
 		need = p.Max
 	}
-	s.HalfWidth = t * s.SD / math.Sqrt(float64(len(logs)))
+	nodes := of.nodes(len(logs))
+	s.HalfWidth = t * s.SD / math.Sqrt(nodes.Effective)
+	if nodes.SigmaNode > 0 {
+		s.HalfWidth = max(s.HalfWidth, nodes.HalfWidth) // nothing but these runs says how much nodes differ
+	}
 	s.Reached = math.Expm1(s.HalfWidth) <= p.Target+1e-12
 	s.Stop = len(logs) >= need
 	s.Runs = max(need, len(logs))
 	return s
 }
 
-// PoolHistory makes a History of the nights of one segment: values[i] are the
-// runs of night i. The deviations are those of all runs from the mean of all, so
-// that night and node effects are in it; the degrees of freedom are bounded by
-// what the number of nights supports.
-func PoolHistory(nights [][]float64) History {
-	var all []float64
-	for _, n := range nights {
-		all = append(all, Logs(n)...)
+// PoolHistory makes a History of nights in segments between confirmed steps and
+// changes of the setting: segments[i][j] are the runs of night j of segment i. The
+// deviations are those of all runs from the mean of their segment, so that night
+// and node effects are in them and steps are not. The degrees of freedom are
+// Satterthwaite's: where nights differ by more than runs do, many runs of few
+// nights know little.
+func PoolHistory(segments [][][]float64) History {
+	var squares, between, within, dfBetween, dfWithin float64
+	for _, nights := range segments {
+		var all []float64
+		var inside float64
+		used := 0
+		for _, n := range nights {
+			logs := Logs(n)
+			slices.Sort(logs)
+			if len(logs) == 0 {
+				continue
+			}
+			used++
+			all = append(all, logs...)
+			inside += float64(len(logs)-1) * varianceOrZero(logs)
+		}
+		if len(all) < 2 {
+			continue
+		}
+		slices.Sort(all)
+		total := float64(len(all)-1) * varianceOrZero(all)
+		squares += total
+		within += inside
+		between += max(0, total-inside)
+		dfWithin += float64(len(all) - used)
+		dfBetween += float64(used - 1)
 	}
-	slices.Sort(all)
-	if len(all) < 2 {
+	df := dfWithin + dfBetween
+	if df < 1 || !(squares > 0) {
 		return History{}
 	}
-	return History{SD: StdDev(all), DF: len(all) - 1}
+	effective := 0.0
+	if dfBetween > 0 {
+		effective += between * between / dfBetween
+	}
+	if dfWithin > 0 {
+		effective += within * within / dfWithin
+	}
+	return History{SD: math.Sqrt(squares / df), DF: int(min(df, squares*squares/effective) + 1e-9)}
+}
+
+func varianceOrZero(x []float64) float64 {
+	if len(x) < 2 {
+		return 0
+	}
+	return Variance(x)
 }

@@ -74,6 +74,13 @@ func nodes(name string, target, nodeSD, runSD float64, spread int) world {
 	return w
 }
 
+// fresh is a world without a history.
+func fresh(w world) world {
+	w.name += "_fresh"
+	w.history = func(*rand.Rand) []float64 { return nil }
+	return w
+}
+
 // nights is a world with a common effect of the night. What a night's result
 // claims is the night's own location, so that is what has to be covered.
 func nights(name string, target, cv float64) world {
@@ -110,6 +117,11 @@ func worlds() []world {
 	return append(list,
 		nodes("node_per_run", 94, 0.02, 0.005, 20),
 		nodes("three_nodes", 94, 0.02, 0.005, 3),
+		fresh(nodes("three_nodes", 94, 0.02, 0.005, 3)),
+		nodes("three_nodes_half", 94, 0.02/math.Sqrt2, 0.02/math.Sqrt2, 3),
+		nodes("three_nodes_none", 94, 0, 0.02, 3),
+		nodes("two_nodes", 0, 0.02, 0.005, 2), // two nodes say too little about the others: labelled few_nodes
+		fresh(independent("cv2", 94, func(r *rand.Rand) float64 { return logSD(0.02) * r.NormFloat64() })),
 		nodes("one_node", 0, 0.02, 0.005, 1), // no number of runs on one node covers the fleet: labelled one_node
 		independent("bimodal_30_8", 94, bimodal(0.3, 0.08, 0.005)),
 		independent("bimodal_10_20", 0, bimodal(0.1, 0.20, 0.01)), // published as two modes, not as a mean
@@ -129,7 +141,10 @@ func adaptive(w world, maxRuns, reps int, seed uint64) (rule, five, ten used) {
 		for i, v := range history {
 			exp[i] = math.Exp(v)
 		}
-		h := stats.History{SD: stats.StdDev(history), DF: len(history) - 1}
+		h := stats.History{}
+		if len(history) > 1 {
+			h = stats.History{SD: stats.StdDev(history), DF: len(history) - 1}
+		}
 		p := stats.Policy{Min: 3, Max: maxRuns, Target: 0.025, Widen: stats.Bimodality(exp).Bimodal}
 		draw := w.night(r)
 		var x []float64
@@ -141,7 +156,7 @@ func adaptive(w world, maxRuns, reps int, seed uint64) (rule, five, ten used) {
 			}
 		}
 		var s stats.Stop
-		for s = stats.Decide(x, h, p); !s.Stop; s = stats.Decide(x, h, p) {
+		for s = stats.Decide(x, on, h, p); !s.Stop; s = stats.Decide(x, on, h, p) {
 			more(s.Runs)
 		}
 		rule.runs += float64(len(x))
@@ -149,11 +164,7 @@ func adaptive(w world, maxRuns, reps int, seed uint64) (rule, five, ten used) {
 			rule.flagged++
 		}
 		mean := stats.Mean(stats.Logs(x))
-		low, high := mean-s.HalfWidth, mean+s.HalfWidth
-		if e := stats.NodeEffect(x, on); e.Bound && e.Interval.OK {
-			low, high = math.Log(e.Interval.Low), math.Log(e.Interval.High)
-		}
-		if low <= 0 && high >= 0 {
+		if math.Abs(mean) <= s.HalfWidth {
 			rule.covered++
 		}
 		more(10)

@@ -103,6 +103,9 @@ func figures(reps, series, nights int, show func(figure)) []figure {
 	add("nightly_step5_cv1_found_7_nights_percent", within, ">=95")
 	_, within, _ = stepped(2002, series, changed, 60, 7, 0.02, 0.05, 1.0/7)
 	add("nightly_step5_cv2_run_weekly_found_7_nights_percent", within, ">=0")
+	// What reuse skips runs as a canary (2 % a night) or when it is 30 nights old.
+	_, within, _ = stepped(2004, series, changed, 60, 7, 0.02, 0.05, 0.02+1.0/30)
+	add("nightly_step5_cv2_skipped_found_7_nights_percent", within, ">=0")
 	_, within, _ = stepped(2003, series, changed, 60, 7, 0.05, 0.05, 1)
 	add("nightly_step5_cv5_found_7_nights_percent", within, ">=0")
 	return all
