@@ -342,8 +342,16 @@ func roofline(out *api.ComparedSetting, row compare.Row, shape *api.ModelShape) 
 	device := metrics.Device{Bandwidth: gpus * model.BandwidthBytes, FLOPS: gpus * model.PeakFlops}
 	step := metrics.Roofline(metrics.Shape(*shape), device, *batch, *in+*produced/2)
 	mbu, mfu, ratio := step.MBU(device, *tpot), step.MFU(device, *tpot), *rate/step.AttainablePerS
-	if mbu > 1 || ratio > 1 {
+	// Each of these is a measurement error, a wrong shape or speculative decoding.
+	switch {
+	case mbu > 1:
 		out.RooflineNote = fmt.Sprintf("MBU %.2f: above 1 is a measurement error, a wrong shape or speculative decoding", mbu)
+		return
+	case mfu > 1:
+		out.RooflineNote = fmt.Sprintf("MFU %.2f: above 1 is a measurement error, a wrong shape or speculative decoding", mfu)
+		return
+	case ratio > 1:
+		out.RooflineNote = fmt.Sprintf("%.2f of the attainable tokens/s: above 1 is a measurement error, a wrong shape or speculative decoding", ratio)
 		return
 	}
 	out.MBU, out.MFU, out.RooflineRatio = &mbu, &mfu, &ratio
