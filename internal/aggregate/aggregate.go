@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"sbench/internal/metrics"
 	"sbench/internal/result"
@@ -37,12 +38,21 @@ const (
 // Run is the valid result of one run. Of a run with several, the caller gives one.
 type Run struct {
 	AttemptID      int64
+	Repeat         int // from 0; runs are decided about in this order
 	Nodes          []string
 	Fingerprint    string // equal where the realized environments are
 	MetricsVersion string
 	Findings       []string
 	Metrics        result.Metrics
 	NullReasons    map[string]string
+}
+
+// place is where the run was: its node, or the nodes of its gang.
+func (r Run) place() string {
+	if len(r.Nodes) == 1 {
+		return r.Nodes[0]
+	}
+	return strings.Join(slices.Sorted(slices.Values(r.Nodes)), "+")
 }
 
 // Merged holds the percentiles over the requests of all runs of a group, by the
@@ -57,9 +67,27 @@ type Input struct {
 	NTotal   int  // runs that there should be
 	Terminal bool // no run can change by itself any more
 	Runs     []Run
+	// Target is the relative half-width that makes a setting precise; 0 is
+	// DefaultTarget. Gating are the metrics that have to reach it; nil is output
+	// tokens/s and TTFT p95.
+	Target float64
+	Gating []string
+	// HalfWidths are the intervals that an adaptive number of runs was decided on.
+	// They take the place of Student's, which does not hold where N depends on the
+	// values.
+	HalfWidths map[string]HalfWidth
+	// History is of earlier nights, by metric; nil where it was not asked for.
+	History map[string]History
 	// Merge computes the merged percentiles of the attempts; nil where their
 	// requests are not at hand. It is called once, with ascending ids.
 	Merge func(attempts []int64) (Merged, error)
+}
+
+// HalfWidth is the half-width of a 95 % interval of the mean of logarithms.
+type HalfWidth struct {
+	Log  float64
+	N    int    // of so many values
+	Rule string // pooled, stein
 }
 
 // Metric is one metric over runs, in the unit that metrics.Table says. Null is
@@ -74,7 +102,11 @@ type Metric struct {
 	RelativeCI *float64 `json:"relative_ci"`
 	// Scale is "log" where the interval was made on logarithms, around the
 	// geometric mean (or the merged percentile), else "linear".
-	Scale      string `json:"scale"`
+	Scale string `json:"scale"`
+	// Rule says how the interval was made: t (Student's, of the runs), nodes (runs
+	// share nodes that differ: by the sums of squares between and within these), or
+	// pooled and stein, of an adaptive number of runs. "" where there is none.
+	Rule       string `json:"rule,omitempty"`
 	NullReason string `json:"null_reason,omitempty"`
 }
 
@@ -96,6 +128,8 @@ const (
 	WarnProvisional Code = "provisional"  // reproducibility of few runs
 	WarnNoRequests  Code = "no_requests"  // merged percentiles are missing
 	WarnVersions    Code = "two_versions" // results of two metrics versions
+	WarnNodeBound   Code = "node_bound"   // nodes differ by more than runs do
+	WarnBimodal     Code = "bimodal"      // the runs fall into two groups
 )
 
 // Warning is what a reader of the numbers has to know.
@@ -120,7 +154,10 @@ type Summary struct {
 	// Reproducibility is 1 minus the larger coefficient of variation of output
 	// tokens/s and TTFT p95, within 0 and 1; nil below two runs.
 	Reproducibility *float64
-	Warnings        []Warning
+	// Verdicts say what the numbers are worth: one of precise, noisy and unknown,
+	// then node-bound and bimodal where they apply.
+	Verdicts []Verdict
+	Warnings []Warning
 }
 
 // Compute sums up. The error is Merge's.
@@ -142,9 +179,10 @@ func Compute(in Input) (Summary, error) {
 		return Summary{}, err
 	}
 	for _, m := range metrics.Table() {
-		s.summarize(m, pooled, merged)
+		s.summarize(m, pooled, merged, in.HalfWidths[m.Name])
 	}
 	s.describe(pooled)
+	s.judge(in, pooled)
 	return s, nil
 }
 
@@ -216,13 +254,14 @@ func orElse(text, other string) string {
 }
 
 // summarize adds what a metric is called over runs.
-func (s *Summary) summarize(m metrics.Metric, runs []Run, merged Merged) {
+func (s *Summary) summarize(m metrics.Metric, runs []Run, merged Merged, decided HalfWidth) {
 	name := m.Name
 	num, _ := m.Quantile()
 	if num > 0 {
 		name += MeanOfRunsSuffix
 	}
 	over := overRuns(m, runs)
+	over.decided = decided
 	s.Metrics[name] = over.metric()
 	if num > 0 && !m.Stat.Interpolated() {
 		s.Metrics[m.Name+MergedSuffix] = over.around(merged.Metrics[m.Name], orElse(merged.NullReasons[m.Name], "the requests are not at hand"))

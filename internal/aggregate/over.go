@@ -1,6 +1,7 @@
 package aggregate
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"sbench/internal/metrics"
+	"sbench/internal/stats"
 )
 
 // confidence is the two-sided level of every interval.
@@ -16,24 +18,36 @@ const confidence = 0.95
 // values are a metric's values of runs.
 type values struct {
 	v      []float64 // ascending, so that sums do not depend on the runs' order
+	node   []string  // where v[i] was measured
 	runs   int
 	reason string // why a run has no value
 	log    bool   // all positive, of a quantity that is compared by ratios
+	// decided is the interval that the number of runs was decided on; zero where
+	// it was not.
+	decided HalfWidth
 }
 
 // overRuns collects the values of a metric.
 func overRuns(m metrics.Metric, runs []Run) values {
 	o := values{runs: len(runs)}
 	reasons := []string{}
+	type placed struct {
+		v    float64
+		node string
+	}
+	var list []placed
 	for _, r := range runs {
 		v := r.Metrics[m.Name]
 		if v == nil || !finite(*v) {
 			reasons = append(reasons, orElse(r.NullReasons[m.Name], "not measured"))
 			continue
 		}
-		o.v = append(o.v, *v)
+		list = append(list, placed{*v, r.place()})
 	}
-	slices.Sort(o.v)
+	slices.SortFunc(list, func(a, b placed) int { return cmp.Or(cmp.Compare(a.v, b.v), cmp.Compare(a.node, b.node)) })
+	for _, p := range list {
+		o.v, o.node = append(o.v, p.v), append(o.node, p.node)
+	}
 	slices.Sort(reasons)
 	switch {
 	case o.runs == 0:
@@ -73,8 +87,13 @@ func (o values) metric() Metric {
 	if len(o.v) < MinRuns {
 		return m
 	}
-	low, high := o.interval(mean)
-	m.setInterval(low, high)
+	h, rule := o.halfWidth()
+	if o.log {
+		center, _ := meanSD(logs(o.v))
+		m.setInterval(math.Exp(center-h), math.Exp(center+h), rule)
+		return m
+	}
+	m.setInterval(mean-h, mean+h, rule)
 	return m
 }
 
@@ -102,39 +121,50 @@ func (o values) around(merged *float64, reason string) Metric {
 	if len(o.v) < MinRuns || o.log && !(*merged > 0) {
 		return m
 	}
+	h, rule := o.halfWidth()
 	if o.log {
-		_, sd := meanSD(logs(o.v))
-		h := halfWidth(sd, len(o.v))
-		m.setInterval(*merged*math.Exp(-h), *merged*math.Exp(h))
+		m.setInterval(*merged*math.Exp(-h), *merged*math.Exp(h), rule)
 		return m
 	}
-	_, sd := meanSD(o.v)
-	h := halfWidth(sd, len(o.v))
-	m.setInterval(*merged-h, *merged+h)
+	m.setInterval(*merged-h, *merged+h, rule)
 	return m
 }
 
 // setInterval leaves out what absurd values overflow.
-func (m *Metric) setInterval(low, high float64) {
+func (m *Metric) setInterval(low, high float64, rule string) {
 	if !finite(low) || !finite(high) {
 		return
 	}
-	m.CILow, m.CIHigh = &low, &high
+	m.CILow, m.CIHigh, m.Rule = &low, &high, rule
 	if *m.Mean != 0 {
 		relative := (high - low) / 2 / math.Abs(*m.Mean)
 		m.RelativeCI = &relative
 	}
 }
 
-func (o values) interval(mean float64) (low, high float64) {
-	if o.log {
-		center, sd := meanSD(logs(o.v))
-		h := halfWidth(sd, len(o.v))
-		return math.Exp(center - h), math.Exp(center + h)
+// The rules of intervals.
+const (
+	ruleT     = "t"
+	ruleNodes = "nodes"
+)
+
+// halfWidth is of the interval on the values' scale, and how it was made. Runs
+// that share nodes which differ are not independent: the wider of Student's and
+// the nodes' interval holds.
+func (o values) halfWidth() (h float64, rule string) {
+	if o.log && o.decided.N == len(o.v) {
+		return o.decided.Log, o.decided.Rule
 	}
-	_, sd := meanSD(o.v)
-	h := halfWidth(sd, len(o.v))
-	return mean - h, mean + h
+	v := o.v
+	if o.log {
+		v = logs(v)
+	}
+	_, sd := meanSD(v)
+	h, rule = halfWidth(sd, len(v)), ruleT
+	if n := stats.LinearNodeEffect(v, o.node); n.SigmaNode > 0 && n.HalfWidth > h {
+		h, rule = n.HalfWidth, ruleNodes
+	}
+	return h, rule
 }
 
 // halfWidth is that of the t interval of a mean of n values.

@@ -89,12 +89,17 @@ type Plan struct {
 	Settings      int    `json:"settings"`
 	// SettingsDigest is of the settings' hashes in their order.
 	SettingsDigest string `json:"settings_digest"`
-	Runs           int    `json:"runs"`
-	Tasks          int    `json:"tasks"`
-	Arrays         int    `json:"arrays"`
+	// Runs, Tasks and Arrays are what is planned at once; RunsMax is how many runs
+	// there can be where their number depends on what they measure.
+	Runs    int `json:"runs"`
+	RunsMax int `json:"runs_max"`
+	Tasks   int `json:"tasks"`
+	Arrays  int `json:"arrays"`
 	// GPUHours is the forecast of held GPUs times hours: a setting with
-	// placement node holds all GPUs of its nodes.
-	GPUHours float64 `json:"gpu_hours"`
+	// placement node holds all GPUs of its nodes. It is of RunsMax runs, and what
+	// quotas and limits are held against; GPUHoursMin is of Runs.
+	GPUHours    float64 `json:"gpu_hours"`
+	GPUHoursMin float64 `json:"gpu_hours_min"`
 	// Cost is null where the site has no rate.
 	Cost     *float64      `json:"cost"`
 	Currency string        `json:"currency"`
@@ -128,7 +133,8 @@ type PlanArray struct {
 type PlanSetting struct {
 	SettingHash string         `json:"setting_hash"`
 	Axes        map[string]any `json:"axes"`
-	Repeats     int            `json:"repeats"`
+	Repeats     int            `json:"repeats"`     // runs that are planned at once
+	RepeatsMax  int            `json:"repeats_max"` // and how many there can be
 	HeldGPUs    int            `json:"held_gpus"`
 	RunSeconds  float64        `json:"run_seconds"` // forecast of one run, start-up included
 }

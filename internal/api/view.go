@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"sbench/internal/aggregate"
 )
 
 // SweepSummary is one line of the queue.
@@ -85,9 +87,48 @@ type SettingSummary struct {
 	NValid      int            `json:"n_valid"`
 	NTotal      int            `json:"n_total"`
 	IsFinal     bool           `json:"is_final"`
+	Adaptive    *Adaptive      `json:"adaptive,omitempty"`     // nil where the number of runs is fixed
 	CarriedFrom *CarriedFrom   `json:"carried_from,omitempty"` // nil where it has runs of its own
 	Reasons     []string       `json:"reasons"`                // why runs are missing, most frequent first
 	Runs        map[string]int `json:"runs_by_state"`
+}
+
+// Adaptive is the state of a number of runs that depends on what they measure.
+type Adaptive struct {
+	NMax    int    `json:"n_max"`   // n_total is at most this
+	State   string `json:"state"`   // open, held, barred (cancelled), cut (by what became of runs), ended
+	Decided string `json:"decided"` // why runs were added last, or no more are; "" before the first decision
+}
+
+// RepeatDecision is one entry of the log of a setting's number of runs: all its
+// runs had ended, and it got more or did not.
+type RepeatDecision struct {
+	SweepID  int64  `json:"sweep_id"`
+	Ordinal  int    `json:"ordinal"` // from 1, within the sweep
+	NPlanned int    `json:"n_planned"`
+	NValid   int    `json:"n_valid"`
+	Added    int    `json:"added"`   // 0 where it stopped
+	Outcome  string `json:"outcome"` // open, reached, max, decided, undefined, cancelled, dead, failed
+	Reason   string `json:"reason"`
+	// Metrics say per metric how precise it was and what the rule wanted.
+	Metrics   map[string]aggregate.MetricDecision `json:"metrics"`
+	DecidedAt time.Time                           `json:"decided_at"`
+}
+
+// SettingResult is the latest summary of a setting in a sweep, without its metrics.
+type SettingResult struct {
+	SweepID         int64     `json:"sweep_id"`
+	Version         int       `json:"version"`
+	NValid          int       `json:"n_valid"`
+	NTotal          int       `json:"n_total"`
+	IsFinal         bool      `json:"is_final"`
+	NNodes          int       `json:"n_nodes"`
+	Mixed           bool      `json:"mixed"`           // the runs realized different environments
+	Reproducibility *float64  `json:"reproducibility"` // null below two runs
+	Verdicts        []string  `json:"verdicts"`        // precise, noisy or unknown; node-bound, bimodal
+	Findings        []string  `json:"findings"`
+	Warnings        []string  `json:"warnings"`
+	CreatedAt       time.Time `json:"created_at"`
 }
 
 // Setting is everything about a setting, over all sweeps that the caller may see.
@@ -97,7 +138,11 @@ type Setting struct {
 	Axes          map[string]any  `json:"axes"`
 	CanonicalSpec json.RawMessage `json:"canonical_spec"`
 	Sweeps        []int64         `json:"sweeps"`
-	Runs          []Run           `json:"runs"`
+	// Results are the latest summaries, newest first; Decisions the log of adaptive
+	// numbers of runs, newest first.
+	Results   []SettingResult  `json:"results"`
+	Decisions []RepeatDecision `json:"decisions"`
+	Runs      []Run            `json:"runs"`
 }
 
 // Run is one execution of a setting.
@@ -171,11 +216,20 @@ type Result struct {
 	IsFinal       bool           `json:"is_final"`
 	// CarriedFrom says that the numbers are an older sweep's; absent where they are
 	// this one's own. A carried number is no new observation.
-	CarriedFrom *CarriedFrom      `json:"carried_from,omitempty"`
-	Findings    []string          `json:"findings"`
-	Reasons     []string          `json:"reasons"`
-	Warnings    []string          `json:"warnings"`
-	Metrics     map[string]Metric `json:"metrics"`
+	CarriedFrom *CarriedFrom `json:"carried_from,omitempty"`
+	Adaptive    *Adaptive    `json:"adaptive,omitempty"` // nil where the number of runs is fixed
+	NNodes      int          `json:"n_nodes"`            // that the runs summed up were on; 0 where unknown
+	// Mixed says that the runs realized different environments: the numbers are
+	// those of one of them.
+	Mixed bool `json:"mixed"`
+	// Reproducibility is 1 minus the largest coefficient of variation of the gating
+	// metrics, within 0 and 1; null below two runs.
+	Reproducibility *float64          `json:"reproducibility"`
+	Verdicts        []string          `json:"verdicts"` // precise, noisy or unknown; node-bound, bimodal
+	Findings        []string          `json:"findings"`
+	Reasons         []string          `json:"reasons"`
+	Warnings        []string          `json:"warnings"`
+	Metrics         map[string]Metric `json:"metrics"`
 }
 
 // CarriedFrom is where a result comes from that was not measured again.
@@ -194,7 +248,11 @@ type Metric struct {
 	CIHigh *float64 `json:"ci_high"`
 	// RelativeCI is half the interval's width by the value.
 	RelativeCI *float64 `json:"relative_ci"`
-	NullReason string   `json:"null_reason,omitempty"` // why the mean is null
+	// Rule says how the interval was made: t (Student's), nodes (wider, because
+	// runs share nodes that differ), pooled or stein (of an adaptive number of
+	// runs). "" where there is none.
+	Rule       string `json:"rule,omitempty"`
+	NullReason string `json:"null_reason,omitempty"` // why the mean is null
 }
 
 // Site is a cluster as the daemon feeds it.

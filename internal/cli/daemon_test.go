@@ -226,15 +226,20 @@ func (l *lab) settle(sweep int64) {
 		in := aggregate.Input{NTotal: v.Repeats, Terminal: true}
 		for _, u := range used {
 			in.Runs = append(in.Runs, aggregate.Run{
-				AttemptID: u.AttemptID, Nodes: u.Nodes, Fingerprint: u.FingerprintHash, MetricsVersion: u.MetricsVersion, Metrics: u.Metrics,
+				AttemptID: u.AttemptID, Repeat: u.Repeat, Nodes: u.Nodes, Fingerprint: u.FingerprintHash, MetricsVersion: u.MetricsVersion, Metrics: u.Metrics,
 			})
 		}
-		sum, err := aggregate.Compute(in)
-		if err != nil {
+		c := store.Settlement{Key: key, Used: used}
+		if v.Adding.Decides() {
+			d := aggregate.Decide(aggregate.Policy{Min: 3, Max: v.RepeatsMax, Metrics: []string{"output_tokens_per_s"}, Target: 0.025},
+				aggregate.Counts{Planned: v.Repeats}, in.Runs, nil)
+			c.Decision, in.HalfWidths = &d, d.HalfWidths()
+		}
+		if c.Sum, err = aggregate.Compute(in); err != nil {
 			l.t.Fatal(err)
 		}
-		if _, err := l.store.Settle(l.t.Context(), key, sum, used); err != nil {
-			l.t.Fatal(err)
+		if done, err := l.store.SettleAll(l.t.Context(), []store.Settlement{c}); err != nil || done[0].Stale {
+			l.t.Fatal(done, err)
 		}
 	}
 }

@@ -160,10 +160,73 @@ func TestCompareCommand(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	shape := filepath.Join(l.dir, "shape.json")
+	for _, test := range []struct{ text, want string }{
+		{`{"weight_bytes": 1e9}`, "have to be positive"}, {`{"weight": 1}`, "unknown field"}, {`{`, shape},
+	} {
+		if err := os.WriteFile(shape, []byte(test.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.fails(exitUsage, test.want, "compare", a[:16], b[:16], "--shape", shape)
+	}
+	text = `{"weight_bytes": 1e9, "active_params": 5e8, "layers": 8, "kv_heads": 4, "head_dim": 64, "heads": 8, "kv_bytes": 2}`
+	if err := os.WriteFile(shape, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c = asJSON[api.Comparison](l, "compare", a[:16], b[:16], "--shape", shape)
+	if e := c.Entries[0]; e.MBU != nil || !strings.Contains(e.RooflineNote, "no time per token") {
+		t.Errorf("roofline of runs without a time per token: %+v", e)
+	}
 	l.fails(exitUsage, "two settings", "compare", "17")
 	l.fails(exitUsage, "unknown axis", "compare", a[:16], b[:16], "--vary", "no.axis")
 	l.fails(exitFailed, "no result that is summed up", "compare", a[:16], "0123456789abcdef")
 	l.fails(exitUsage, "--where", "compare", "--where", "no.axis == 1", "--vary", "model.precision")
+}
+
+// TestAdaptiveRepeats: both ends are said before, what was decided and what the
+// numbers are worth after.
+func TestAdaptiveRepeats(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	file := l.file("adaptive.yaml", strings.Replace(demoSweep, "repeats: 2",
+		"repeats: {min: 3, max: 10, until: {metrics: [output_tokens_per_s], relative_ci: 0.025}}", 1))
+	o := l.run("submit", "--test-only", file)
+	if o.status != exitOK || !strings.Contains(o.stdout, "runs       6 to 20\n") || !strings.Contains(o.stdout, "3 to 10") || o.stderr != "" {
+		t.Errorf("--test-only: %+v", o)
+	}
+	if p := asJSON[api.SubmitResponse](l, "submit", "--test-only", file).Plan; p.Runs != 6 || p.RunsMax != 20 || !(p.GPUHours > 3*p.GPUHoursMin) {
+		t.Errorf("plan: %d to %d runs, %v to %v GPU-hours", p.Runs, p.RunsMax, p.GPUHoursMin, p.GPUHours)
+	}
+	text := l.ok("submit", file)
+	var id int64
+	if _, err := fmt.Sscanf(text, "Submitted sweep %d:", &id); err != nil || !strings.Contains(text, "2 settings, 6 to 20 runs, about ") {
+		t.Fatalf("%v: %s", err, text)
+	}
+	spread := by(1)
+	spread.nodes = []string{"n1", "n2", "n3", "n4", "n5"}
+	l.measure(id, []ran{spread, spread})
+	sweep := asJSON[api.Sweep](l, "show", "sweep", fmt.Sprint(id))
+	if st := sweep.Settings[0]; sweep.State == "complete" || sweep.RunsTotal != 10 || st.IsFinal || st.NTotal != 5 || st.Adaptive.State != "open" || st.Adaptive.NMax != 10 {
+		t.Errorf("after three runs: sweep %s of %d runs, %+v", sweep.State, sweep.RunsTotal, st)
+	}
+	l.measure(id, []ran{spread, spread})
+	r := asJSON[api.Results](l, "results", fmt.Sprint(id)).Settings[0]
+	if !r.IsFinal || r.NTotal != 5 || r.NNodes != 5 || r.Mixed || *r.Reproducibility < 0.99 || r.Verdicts[0] != "precise" || r.Metrics["output_tokens_per_s"].Rule != "stein" {
+		t.Errorf("results: %+v", r)
+	}
+	s := asJSON[api.Setting](l, "show", "setting", r.SettingHash)
+	if len(s.Decisions) != 2 || s.Decisions[1].Outcome != "open" || s.Decisions[1].Added != 2 || s.Decisions[0].Outcome != "reached" ||
+		s.Decisions[0].Metrics["output_tokens_per_s"].Rule != "stein" || len(s.Results) != 1 || !s.Results[0].IsFinal {
+		t.Errorf("setting: %+v %+v", s.Decisions, s.Results)
+	}
+	for _, args := range [][]string{{"show", "setting", r.SettingHash}, {"show", "sweep", fmt.Sprint(id)}, {"results", fmt.Sprint(id)}} {
+		if text := l.ok(args...); !strings.Contains(text, "stopped after 5 runs: output_tokens_per_s ±") {
+			t.Errorf("%v does not say why it stopped:\n%s", args, text)
+		}
+	}
+	if text := l.ok("results", fmt.Sprint(id), "--csv"); !strings.Contains(text, ",precise,") {
+		t.Errorf("CSV:\n%s", text)
+	}
 }
 
 func TestCheckCommand(t *testing.T) {

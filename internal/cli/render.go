@@ -109,14 +109,15 @@ func (o *renderOptions) run(a *app, cmd *cobra.Command, name string) error {
 	return nil
 }
 
-// planned packs all runs as the daemon would with an empty queue.
+// planned packs the runs that are planned at once as the daemon would with an
+// empty queue.
 func planned(s *site.Site, src *source, x sweep.Expansion) ([]plan.Batch, error) {
 	options := planOptions(src.options)
 	options.JobName = cmp.Or(options.JobName, src.file.Name)
 	options.Priority = cmp.Or(options.Priority, string(src.file.Priority))
 	reasons := map[string]bool{}
 	var runs []plan.Run
-	for k := range x.Repeats.Runs() {
+	for k := range x.Repeats.First() {
 		for i := range x.Settings {
 			e := &x.Settings[i]
 			shape, err := plan.ShapeOf(s, &e.Setting, options, nil)

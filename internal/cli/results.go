@@ -157,6 +157,9 @@ func resultsTable(r api.Results, shown []string, parsable bool) *table {
 			row = append(row, metricText(s.Metrics[m], parsable))
 		}
 		lines := slices.Concat(s.Reasons, prefixed("finding: ", s.Findings))
+		if a := s.Adaptive; a != nil && a.Decided != "" {
+			lines = append(lines, a.Decided)
+		}
 		if c := s.CarriedFrom; c != nil {
 			lines = append(lines, fmt.Sprintf("carried from sweep %d, measured %s: not run again", c.SweepID, clock(c.MeasuredAt)))
 		}

@@ -45,6 +45,15 @@ func wideColumns(r api.Results) []wideColumn {
 			}
 			return s.CarriedFrom.SweepID
 		}},
+		{"n_nodes", parquet.Int(64), func(s api.Result) any { return int64(s.NNodes) }},
+		{"mixed", parquet.Leaf(parquet.BooleanType), func(s api.Result) any { return s.Mixed }},
+		{"reproducibility", parquet.Leaf(parquet.DoubleType), func(s api.Result) any {
+			if s.Reproducibility == nil {
+				return nil
+			}
+			return *s.Reproducibility
+		}},
+		{"verdicts", parquet.String(), func(s api.Result) any { return strings.Join(s.Verdicts, ";") }},
 		{"findings", parquet.String(), func(s api.Result) any { return strings.Join(s.Findings, ";") }},
 		{"reasons", parquet.String(), func(s api.Result) any { return strings.Join(s.Reasons, "; ") }},
 	}

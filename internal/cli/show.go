@@ -110,6 +110,9 @@ func settingsTable(settings []api.SettingSummary) *table {
 			row = append(row, axisText(st.Axes[k]))
 		}
 		t.add(append(row, fmt.Sprintf("%d/%d", st.NValid, st.NTotal), yesNo(st.IsFinal), counts(st.Runs, st.NTotal))...)
+		if a := st.Adaptive; a != nil && a.Decided != "" {
+			t.note(a.Decided)
+		}
 		for _, r := range st.Reasons {
 			t.note(r)
 		}
@@ -139,6 +142,7 @@ func showSetting(a *app, cmd *cobra.Command, arg string) error {
 		pairs = append(pairs, k, axisText(s.Axes[k]))
 	}
 	a.facts(pairs...)
+	a.settingResults(s)
 	a.heading("Runs")
 	cols, err := choose(runColumns(), "", "run", "sweep", "repeat", "state", "jobid", "updated", "reason")
 	if err != nil {
@@ -146,6 +150,41 @@ func showSetting(a *app, cmd *cobra.Command, arg string) error {
 	}
 	tableOf(cols, s.Runs).print(a, tableFlags{})
 	return nil
+}
+
+// settingResults prints what was measured of a setting, and how the number of its
+// runs came about.
+func (a *app) settingResults(s api.Setting) {
+	if len(s.Results) > 0 {
+		a.heading("Results")
+		t := newTable("SWEEP>", "VERSION>", "VALID>", "FINAL", "NODES>", "REPRODUCIBILITY>", "VERDICTS")
+		for _, r := range s.Results {
+			t.add(r.SweepID, r.Version, fmt.Sprintf("%d/%d", r.NValid, r.NTotal), yesNo(r.IsFinal), r.NNodes, number(r.Reproducibility),
+				dash(strings.Join(labelled(r.Verdicts, r.Mixed), ", ")))
+			for _, w := range r.Warnings {
+				t.note(w)
+			}
+		}
+		t.print(a, tableFlags{})
+	}
+	if len(s.Decisions) == 0 {
+		return
+	}
+	a.heading("Decisions about the number of runs")
+	t := newTable("SWEEP>", "AT", "RUNS>", "VALID>", "ADDED>", "OUTCOME", "REASON")
+	for _, d := range s.Decisions {
+		t.add(d.SweepID, clock(&d.DecidedAt), d.NPlanned, d.NValid, d.Added, d.Outcome, d.Reason)
+	}
+	t.print(a, tableFlags{})
+}
+
+// labelled are the verdicts, with mixed where the runs realized different
+// environments.
+func labelled(verdicts []string, mixed bool) []string {
+	if mixed {
+		return append(slices.Clone(verdicts), "mixed")
+	}
+	return verdicts
 }
 
 func showRun(a *app, cmd *cobra.Command, arg string) error {

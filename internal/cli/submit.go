@@ -93,8 +93,8 @@ func (a *app) submitted(resp api.SubmitResponse, testOnly, wait, parsable bool) 
 	case parsable:
 		a.print("%d\n", resp.SweepID)
 	default:
-		a.print("Submitted sweep %d: %s, %s, about %.1f GPU-hours\n",
-			resp.SweepID, plural(resp.Plan.Settings, "setting"), plural(resp.Plan.Runs, "run"), resp.Plan.GPUHours)
+		a.print("Submitted sweep %d: %s, %s, %s\n",
+			resp.SweepID, plural(resp.Plan.Settings, "setting"), runRange(resp.Plan), hourRange(resp.Plan))
 	}
 	return nil
 }
@@ -145,11 +145,14 @@ func (a *app) printPlan(p api.Plan) {
 	cost := "unknown: the site has no rate"
 	if p.Cost != nil {
 		cost = fmt.Sprintf("about %.2f %s", *p.Cost, p.Currency)
+		if p.RunsMax > p.Runs {
+			cost = fmt.Sprintf("at most about %.2f %s", *p.Cost, p.Currency)
+		}
 	}
 	a.facts("sweep", p.Name, "site", fmt.Sprintf("%s (cluster %s, %s hardware)", p.Site, p.Cluster, p.HardwareClass),
-		"settings", fmt.Sprint(p.Settings), "runs", fmt.Sprint(p.Runs),
+		"settings", fmt.Sprint(p.Settings), "runs", between(p.Runs, p.RunsMax),
 		"arrays", fmt.Sprintf("%s in %s", plural(p.Tasks, "task"), plural(p.Arrays, "array")),
-		"gpu_hours", fmt.Sprintf("about %.1f held", p.GPUHours), "cost", cost)
+		"gpu_hours", strings.TrimSuffix(hourRange(p), " GPU-hours")+" held", "cost", cost)
 	a.heading("Arrays")
 	t := newTable("PARTITION", "ACCOUNT", "QOS", "NODES>", "GRES", "CONSTRAINT", "SWITCHES>", "EXCLUSIVE", "TIME_LIMIT>", "TASKS>", "RUNS>")
 	for _, b := range p.Batches {
@@ -173,7 +176,7 @@ func (a *app) printPlan(p api.Plan) {
 		for _, k := range moving {
 			row = append(row, axisText(s.Axes[k]))
 		}
-		t.add(append(row, s.Repeats, s.HeldGPUs, span(time.Duration(s.RunSeconds*float64(time.Second))))...)
+		t.add(append(row, between(s.Repeats, s.RepeatsMax), s.HeldGPUs, span(time.Duration(s.RunSeconds*float64(time.Second))))...)
 	}
 	t.print(a, tableFlags{})
 	a.heading("Skipped")
@@ -187,6 +190,30 @@ func (a *app) printPlan(p api.Plan) {
 		t.add(short(s.SettingHash), s.Reason)
 	}
 	t.print(a, tableFlags{})
+}
+
+// between is how many there are, or the least and the most.
+func between(least, most int) string {
+	if most <= least {
+		return fmt.Sprint(least)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
+}
+
+// runRange is how many runs a sweep will have.
+func runRange(p api.Plan) string {
+	if p.RunsMax <= p.Runs {
+		return plural(p.Runs, "run")
+	}
+	return between(p.Runs, p.RunsMax) + " runs"
+}
+
+// hourRange is the forecast of what the runs hold.
+func hourRange(p api.Plan) string {
+	if p.RunsMax <= p.Runs {
+		return fmt.Sprintf("about %.1f GPU-hours", p.GPUHours)
+	}
+	return fmt.Sprintf("about %.1f to %.1f GPU-hours", p.GPUHoursMin, p.GPUHours)
 }
 
 // plural prints a count with its noun.

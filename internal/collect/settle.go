@@ -2,9 +2,11 @@ package collect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,6 +17,7 @@ import (
 	"sbench/internal/reuse"
 	"sbench/internal/seal"
 	"sbench/internal/store"
+	"sbench/internal/sweep"
 )
 
 // settle sums up the settings whose runs have all ended.
@@ -96,8 +99,13 @@ func (c *Collector) sumAll(ctx context.Context, list []store.Unsettled) ([]store
 			for k := range used {
 				in.Runs = append(in.Runs, used[k].Run())
 			}
-			sum, err := aggregate.Compute(in)
-			sums[i] = store.Settlement{Key: keys[i], Sum: sum, Used: used}
+			var err error
+			s := &sums[i]
+			s.Key, s.Used = keys[i], used
+			if s.Decision, err = c.decide(ctx, list[i], &in); err != nil || s.Decision != nil && s.Decision.Outcome == aggregate.Open {
+				return err // where runs are added there is nothing to sum up yet
+			}
+			s.Sum, err = aggregate.Compute(in)
 			return err
 		})
 	}
@@ -108,7 +116,7 @@ func (c *Collector) sumAll(ctx context.Context, list []store.Unsettled) ([]store
 // What something came in between of is left out: it shows again.
 func (c *Collector) storeSums(ctx context.Context, list []store.Unsettled, sums []store.Settlement) (int, error) {
 	for i := range list {
-		if list[i].Stratum == "" {
+		if list[i].Stratum == "" || sums[i].Sum.Metrics == nil {
 			continue
 		}
 		var err error
@@ -125,11 +133,84 @@ func (c *Collector) storeSums(ctx context.Context, list []store.Unsettled, sums 
 		if !d.Stale {
 			settled++
 		}
+		if d.Added > 0 {
+			c.log.Info("runs added", "sweep", sums[i].Key.SweepID, "setting", sums[i].Key.SettingHash, "runs", d.Added, "reason", sums[i].Decision.Reason)
+		}
 		if d.Sweep != "" {
 			c.log.Info("sweep ended", "sweep", sums[i].Key.SweepID, "state", string(d.Sweep))
 		}
 	}
 	return settled, nil
+}
+
+// How far back, and in how many runs, the history of a setting is read.
+const (
+	historyAge  = 60 * 24 * time.Hour
+	historyRuns = 300
+)
+
+// decide says whether a setting with an adaptive number of runs gets more, and
+// tells the summary how precise it had to be. It returns nil where the number is
+// fixed, from the start or by an earlier decision.
+func (c *Collector) decide(ctx context.Context, of store.Unsettled, in *aggregate.Input) (*aggregate.Decision, error) {
+	if of.Adding == store.AddingNone {
+		return nil, nil
+	}
+	a, err := c.store.Admitted(ctx, of.SettingKey)
+	if err != nil {
+		return nil, err
+	}
+	var repeats sweep.Repeats
+	if err := json.Unmarshal(a.Policy, &repeats); err != nil {
+		return nil, fmt.Errorf("repeat policy: %w", err)
+	}
+	if repeats.Until == nil {
+		return nil, fmt.Errorf("repeat policy %s says nothing about when to stop", a.Policy)
+	}
+	policy := aggregate.Policy{Min: repeats.Min, Max: a.RepeatsMax, Metrics: repeats.Until.Metrics, Target: repeats.Until.RelativeCI}
+	rows, err := c.store.History(ctx, a.SeriesHash, a.Site, a.HardwareClass, a.SubmittedAt.Add(-historyAge), a.SubmittedAt, historyRuns)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := c.store.Steps(ctx, []string{a.SeriesHash}, a.SubmittedAt)
+	if err != nil {
+		return nil, err
+	}
+	history := aggregate.Histories(nights(rows, steps[a.SeriesHash]), policy.Metrics)
+	counts := aggregate.Counts{
+		Planned: a.Repeats, Cancelled: a.Cancelled, Dead: a.Dead, Failed: a.Failed, Barred: a.Adding == store.AddingBarred,
+	}
+	d := aggregate.Decide(policy, counts, in.Runs, history)
+	in.Target, in.Gating, in.History, in.HalfWidths = policy.Target, policy.Metrics, history, d.HalfWidths()
+	if !a.Adding.Decides() {
+		return nil, nil // n_total is fixed: what came late is summed up
+	}
+	return &d, nil
+}
+
+// nights groups what a series measured by sweep, oldest first. A segment of the
+// history is of one setting, one realized environment and one side of the last
+// confirmed step.
+func nights(rows []store.Measured, step time.Time) []aggregate.Night {
+	var out []aggregate.Night
+	at := map[int64]int{}
+	for _, r := range slices.Backward(rows) {
+		i, known := at[r.SweepID]
+		if !known {
+			i = len(out)
+			at[r.SweepID] = i
+			out = append(out, aggregate.Night{Segment: fmt.Sprintf("%s %v", r.SettingHash, r.StartedAt.Before(step))})
+		}
+		out[i].Runs = append(out[i].Runs, aggregate.Run{
+			AttemptID: r.AttemptID, Repeat: r.Repeat, Nodes: r.Nodes, Fingerprint: r.FingerprintHash, Metrics: r.Metrics,
+		})
+	}
+	for i := range out {
+		// Of a night with two environments, the one with more runs.
+		out[i].Runs = aggregate.Pooled(out[i].Runs)
+		out[i].Segment += " " + out[i].Runs[0].Fingerprint
+	}
+	return out
 }
 
 // canaryMetrics are held against what is carried.
@@ -140,8 +221,8 @@ func canaryMetrics() []string {
 // doubts says whether the canaries of a canary's stratum, also those that sums
 // has new results of, contradict the results that are carried there.
 func (c *Collector) doubts(ctx context.Context, canary store.Unsettled, sums []store.Settlement) ([]store.Reopen, error) {
-	sweep, stratum := canary.SweepID, canary.Stratum
-	canaries, err := c.store.Canaries(ctx, sweep, stratum)
+	id, stratum := canary.SweepID, canary.Stratum
+	canaries, err := c.store.Canaries(ctx, id, stratum)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +231,7 @@ func (c *Collector) doubts(ctx context.Context, canary store.Unsettled, sums []s
 		for _, k := range canaries {
 			after := k.After
 			for i := range sums {
-				if sums[i].Key == (store.SettingKey{SweepID: sweep, SettingHash: k.SettingHash}) {
+				if sums[i].Sum.Metrics != nil && sums[i].Key == (store.SettingKey{SweepID: id, SettingHash: k.SettingHash}) {
 					after = sums[i].Sum.Metrics
 				}
 			}
@@ -160,7 +241,7 @@ func (c *Collector) doubts(ctx context.Context, canary store.Unsettled, sums []s
 		}
 		if d := reuse.Deviates(pairs, len(canaryMetrics())); d.Found {
 			reason := fmt.Sprintf("not carried: %s of %d canaries is %+.1f %% from the carried results (p = %.2g)", name, d.Canaries, 100*(d.Ratio-1), d.P)
-			c.log.Warn("canaries contradict carried results", "sweep", sweep, "stratum", stratum, "metric", name,
+			c.log.Warn("canaries contradict carried results", "sweep", id, "stratum", stratum, "metric", name,
 				"canaries", d.Canaries, "ratio", d.Ratio, "p", d.P)
 			return []store.Reopen{{Stratum: stratum, Reason: reason}}, nil
 		}

@@ -125,6 +125,6 @@ var (
 // generatedSQL names the statements of this file, for the test that prepares all.
 func generatedSQL() map[string]string {
 	return map[string]string{
-		"sqlMeasured": sqlMeasured, "sqlResultColumns": sqlResultColumns, "sqlResultsOfSettings": sqlResultsOfSettings, "sqlResultsUnsettled": sqlResultsUnsettled,
+		"sqlMeasured": sqlMeasured, "sqlHistory": sqlHistory, "sqlResultColumns": sqlResultColumns, "sqlResultsOfSettings": sqlResultsOfSettings, "sqlResultsUnsettled": sqlResultsUnsettled,
 	}
 }

@@ -55,6 +55,32 @@ update run r set cancel_requested_at = null, cancelled_by = '', charged = 0, hel
  where id = any($1)`
 )
 
+// What an action on whole settings means for the runs that would be added. The
+// scope is as in mark; single runs say nothing about others.
+const (
+	sqlAddingOfScope = `
+update sweep_setting ss set adding = $1
+  from sweep s
+ where s.id = ss.sweep_id and ss.adding = any($2) and s.state = 'active'
+   and ($3::bigint[] is null or ss.sweep_id = any($3)) and ($4::text[] is null or ss.setting_hash = any($4))
+   and ($5::integer is null or s.uid = $5) and ($6 = '' or s.user_name = $6) and ($7 = '' or s.site = $7)`
+	// What stopped because of runs that are sent back is decided again.
+	sqlReopenAdding = `
+update sweep_setting ss set adding = 'open' from run r
+ where r.id = any($1) and ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash and ss.adding in ('barred', 'cut')`
+)
+
+// setAdding says what becomes of the runs that would be added in the scope.
+func (tx *Tx) setAdding(ctx context.Context, scope Scope, to Adding, from ...Adding) error {
+	if len(scope.Runs) > 0 || len(scope.Sweeps) == 0 && len(scope.Settings) == 0 && !scope.All {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, sqlAddingOfScope, to, from, scope.Sweeps, scope.Settings, scope.UID, scope.UserName, scope.Site); err != nil {
+		return fmt.Errorf("mark settings: %w", err)
+	}
+	return nil
+}
+
 // mark locks the runs of the scope, gives them to act (which returns the ones it
 // touched) and sums up.
 func (s *Store) mark(ctx context.Context, scope Scope, act func(tx *Tx, runs []lockedRun) ([]lockedRun, error)) (Marked, error) {
@@ -111,6 +137,9 @@ func (s *Store) Cancel(ctx context.Context, scope Scope, who, reason string) (Ma
 		if _, err := tx.Exec(ctx, sqlMarkCancel, idsOf(open), tx.now, who); err != nil {
 			return nil, err
 		}
+		if err := tx.setAdding(ctx, scope, AddingBarred, AddingOpen, AddingHeld); err != nil {
+			return nil, err
+		}
 		pending := only(open, func(r lockedRun) bool { return r.State == lifecycle.RunPending })
 		return open, tx.moveRuns(ctx, idsOf(pending), Change{
 			To: lifecycle.RunCancelled, By: lifecycle.ActorAdmit, Reason: byUser("cancelled", who, reason), Evidence: userEvidence(who),
@@ -136,8 +165,14 @@ func (s *Store) Release(ctx context.Context, scope Scope) (Marked, error) {
 func (s *Store) setHeld(ctx context.Context, scope Scope, held bool) (Marked, error) {
 	m, err := s.mark(ctx, scope, func(tx *Tx, runs []lockedRun) ([]lockedRun, error) {
 		open := only(runs, func(r lockedRun) bool { return !r.State.Terminal() && r.Held != held })
-		_, err := tx.Exec(ctx, sqlMarkHeld, idsOf(open), held)
-		return open, err
+		if _, err := tx.Exec(ctx, sqlMarkHeld, idsOf(open), held); err != nil {
+			return nil, err
+		}
+		from, to := AddingOpen, AddingHeld
+		if !held {
+			from, to = to, from
+		}
+		return open, tx.setAdding(ctx, scope, to, from)
 	})
 	if err != nil {
 		return m, fmt.Errorf("hold or release: %w", err)
@@ -155,6 +190,9 @@ func (s *Store) Requeue(ctx context.Context, scope Scope, who, reason string) (M
 		})
 		if _, err := tx.Exec(ctx, sqlMarkRequeue, idsOf(ended)); err != nil {
 			return nil, err
+		}
+		if _, err := tx.Exec(ctx, sqlReopenAdding, idsOf(ended)); err != nil {
+			return nil, fmt.Errorf("reopen settings: %w", err)
 		}
 		err := tx.moveRuns(ctx, idsOf(ended), Change{
 			To: lifecycle.RunPending, By: lifecycle.ActorAdmit, Reason: byUser("requeued", who, reason), Evidence: userEvidence(who),

@@ -61,13 +61,18 @@ type CarriedView struct {
 	MeasuredAt  *time.Time
 	NValid      int
 	NTotal      int
-	Findings    []string
-	Warnings    []string
-	Metrics     json.RawMessage
+	NNodes      int
+	// Reproducibility is nil below two runs.
+	Reproducibility *float64
+	Verdicts        []string
+	Findings        []string
+	Warnings        []string
+	Metrics         json.RawMessage
 }
 
 const sqlCarried = `
-select ss.setting_hash, ss.canary, a.sweep_id as from_sweep, a.last_ended_at as measured_at, a.n_valid, a.n_total, a.findings, a.warnings, a.metrics
+select ss.setting_hash, ss.canary, a.sweep_id as from_sweep, a.last_ended_at as measured_at, a.n_valid, a.n_total, a.n_nodes,
+       a.reproducibility, a.verdicts, a.findings, a.warnings, a.metrics
   from sweep_setting ss join aggregate a on a.id = ss.carried_from
  where ss.sweep_id = $1 and ss.carried_from is not null`
 

@@ -23,12 +23,14 @@ type Unsettled struct {
 	SettingKey
 	Repeats int    // n_total: the runs that there should be
 	Stratum string // of a canary; "" for any other setting
+	Adding  Adding
 }
 
 const (
 	// A setting without any run has nothing to settle.
 	sqlUnsettled = `
-select ss.sweep_id, ss.setting_hash, ss.repeats, case when ss.canary then ss.stratum else '' end as stratum from sweep_setting ss
+select ss.sweep_id, ss.setting_hash, ss.repeats, case when ss.canary then ss.stratum else '' end as stratum, ss.adding
+  from sweep_setting ss
  where not ss.settled and ss.repeats > 0 and not exists (
        select from run r where r.sweep_id = ss.sweep_id and r.setting_hash = ss.setting_hash
           and r.state in ('pending', 'submitted', 'provisioning', 'running'))
@@ -81,14 +83,21 @@ type Settlement struct {
 	Used []ValidResult
 	// Reopen names what is run after all; it keeps the sweep from ending.
 	Reopen []Reopen
+	// Decision is about an adaptive number of runs; nil where the number is fixed,
+	// from the start or by an earlier one. One that adds runs stores these and
+	// itself, and no summary; one that stops is stored with the summary, and fixes
+	// n_total.
+	Decision *aggregate.Decision
 }
 
 // Settled says what was stored of a settlement.
 type Settled struct {
-	// Stale says that nothing was: a run is open again, or the valid attempts are
-	// not those that were used. It has to be read and summed up again.
+	// Stale says that nothing was: a run is open again, the valid attempts are not
+	// those that were used, or something was decided about the setting meanwhile, or
+	// has to be and is not. It has to be read and summed up again.
 	Stale    bool
-	Version  int
+	Version  int // of the aggregate; 0 where runs were added instead
+	Added    int // runs, by the decision
 	Reopened int // carried settings that are run after all
 	// Sweep is what became of the sweep, "" where it goes on; one settlement of a
 	// sweep says it.
@@ -97,7 +106,7 @@ type Settled struct {
 
 // Settle is SettleAll of one setting. The error is ErrStale where it is stale.
 func (s *Store) Settle(ctx context.Context, key SettingKey, sum aggregate.Summary, used []ValidResult, reopen ...Reopen) (Settled, error) {
-	done, err := s.SettleAll(ctx, []Settlement{{key, sum, used, reopen}})
+	done, err := s.SettleAll(ctx, []Settlement{{Key: key, Sum: sum, Used: used, Reopen: reopen}})
 	if err == nil && done[0].Stale {
 		err = fmt.Errorf("settle setting %.12s of sweep %d: %w", key.SettingHash, key.SweepID, ErrStale)
 	}
@@ -124,6 +133,9 @@ func (s *Store) SettleAll(ctx context.Context, list []Settlement) (done []Settle
 func (tx *Tx) settle(ctx context.Context, cache *axesCache, list []Settlement, done []Settled) error {
 	fresh, err := tx.fresh(ctx, list, done)
 	if err != nil || len(fresh) == 0 {
+		return err
+	}
+	if fresh, err = tx.decideAll(ctx, list, fresh, done); err != nil || len(fresh) == 0 {
 		return err
 	}
 	if err := tx.insertAggregates(ctx, cache, list, fresh, done); err != nil {
@@ -211,7 +223,7 @@ func (tx *Tx) fresh(ctx context.Context, list []Settlement, done []Settled) ([]i
 var aggregateColumns = slices.Concat([]string{
 	"sweep_id", "setting_hash", "series_hash", "site", "version", "hardware_class", "metrics_version", "n_valid", "n_total",
 	"is_final", "mixed", "n_nodes", "findings", "warnings", "reproducibility", "attempts", "first_started_at", "last_ended_at",
-	"metrics", "created_at", "epoch",
+	"metrics", "created_at", "epoch", "verdicts",
 }, names(axisColumns()))
 
 type settledSetting struct {
@@ -277,7 +289,7 @@ func (s *Settlement) row(tx *Tx, of settledSetting, axes []any) ([]any, error) {
 	return append([]any{
 		s.Key.SweepID, s.Key.SettingHash, of.SeriesHash, of.Site, int32(of.Version), of.HardwareClass, sum.MetricsVersion,
 		int32(sum.NValid), int32(sum.NTotal), sum.IsFinal, sum.Mixed, int32(sum.Nodes), texts(sum.Findings), warningTexts(*sum),
-		sum.Reproducibility, attempts, given(first), given(last), summed, tx.now, tx.epoch,
+		sum.Reproducibility, attempts, given(first), given(last), summed, tx.now, tx.epoch, verdictTexts(*sum),
 	}, axes...), nil
 }
 

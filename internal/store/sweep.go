@@ -51,6 +51,7 @@ type NewSetting struct {
 	CanonicalSpec    []byte // the bytes whose SHA-256 is Hash
 	Setting          setting.Setting
 	Repeats          int
+	RepeatsMax       int      // up to which runs may be added; 0 where the number is fixed
 	FirstRepeat      int      // what its repeats count from
 	Carried          *Carried // nil where no older result stands for it
 }
@@ -107,7 +108,7 @@ func (n NewSweep) digest() (string, error) {
 	}
 	h.Write(options)
 	for _, c := range n.Settings {
-		fmt.Fprintf(h, "%s %d\n", c.Hash, c.Repeats)
+		fmt.Fprintf(h, "%s %d %d\n", c.Hash, c.Repeats, c.RepeatsMax)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
@@ -184,7 +185,7 @@ var runColumns = []string{"sweep_id", "setting_hash", "repeat", "budget_attempts
 
 func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) error {
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"sweep_setting"},
-		[]string{"sweep_id", "setting_hash", "ordinal", "repeats", "setting", "settled", "carried_from", "canary", "stratum", "carried_repeats"},
+		[]string{"sweep_id", "setting_hash", "ordinal", "repeats", "setting", "settled", "carried_from", "canary", "stratum", "carried_repeats", "repeats_max", "adding"},
 		pgx.CopyFromSlice(len(n.Settings), func(i int) ([]any, error) {
 			c := &n.Settings[i]
 			text, err := json.Marshal(&c.Setting)
@@ -192,7 +193,11 @@ func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) erro
 			if c.Carried != nil {
 				row = append(row[:6], c.Carried.Aggregate, c.Carried.Canary, c.Carried.Stratum, int32(c.Repeats))
 			}
-			return row, err
+			adding := AddingNone
+			if c.RepeatsMax > 0 {
+				adding = AddingOpen
+			}
+			return append(row, int32(c.RepeatsMax), string(adding)), err
 		}))
 	if err != nil {
 		return fmt.Errorf("copy settings: %w", err)

@@ -124,7 +124,8 @@ func (s *Store) PartialViews(ctx context.Context, sweepID int64) (map[string]Agg
 		}
 		views[hash] = AggregateView{
 			SettingHash: hash, HardwareClass: sweep.HardwareClass, NValid: sum.NValid, NTotal: sum.NTotal, IsFinal: sum.IsFinal,
-			Findings: sum.Findings, Warnings: warningTexts(sum), Metrics: text,
+			Mixed: sum.Mixed, NNodes: sum.Nodes, Reproducibility: sum.Reproducibility, Verdicts: verdictTexts(sum), Findings: sum.Findings,
+			Warnings: warningTexts(sum), Metrics: text,
 		}
 	}
 	return views, nil
@@ -138,10 +139,18 @@ func warningTexts(sum aggregate.Summary) []string {
 	return texts
 }
 
+func verdictTexts(sum aggregate.Summary) []string {
+	list := make([]string, len(sum.Verdicts))
+	for i, v := range sum.Verdicts {
+		list[i] = string(v)
+	}
+	return list
+}
+
 // Run is the result as aggregate wants it.
 func (r *ValidResult) Run() aggregate.Run {
 	return aggregate.Run{
-		AttemptID: r.AttemptID, Nodes: r.Nodes, Fingerprint: r.FingerprintHash, MetricsVersion: r.MetricsVersion,
+		AttemptID: r.AttemptID, Repeat: r.Repeat, Nodes: r.Nodes, Fingerprint: r.FingerprintHash, MetricsVersion: r.MetricsVersion,
 		Findings: r.Findings, Metrics: r.Metrics, NullReasons: r.NullReasons,
 	}
 }

@@ -116,13 +116,16 @@ type SettingView struct {
 	SeriesHash  string
 	Setting     setting.Setting // with its labels in this sweep
 	Repeats     int             // n_total
-	Settled     bool            // every run terminal, and aggregated
-	NValid      int             // of the latest aggregate
+	RepeatsMax  int             // up to which runs may be added; 0 where the number is fixed
+	Adding      Adding
+	StopReason  string // why runs were added last, or no more are
+	Settled     bool   // every run terminal, and aggregated
+	NValid      int    // of the latest aggregate
 	RunsByState map[lifecycle.RunState]int
 }
 
 const sqlSettingViews = `
-select ss.setting_hash, c.series_hash, ss.setting, ss.repeats, ss.settled, ss.n_valid, coalesce(r.runs_by_state, '{}') as runs_by_state
+select ss.setting_hash, c.series_hash, ss.setting, ss.repeats, ss.repeats_max, ss.adding, ss.stop_reason, ss.settled, ss.n_valid, coalesce(r.runs_by_state, '{}') as runs_by_state
   from sweep_setting ss
   join setting c using (setting_hash)
   left join (select g.setting_hash, jsonb_object_agg(g.state, g.n) as runs_by_state
@@ -293,13 +296,19 @@ type AggregateView struct {
 	NValid        int
 	NTotal        int
 	IsFinal       bool
-	Findings      []string
-	Warnings      []string
-	Metrics       json.RawMessage // name to {n, mean, stddev, ci_low, ci_high, …}
+	Mixed         bool
+	NNodes        int
+	// Reproducibility is nil below two runs.
+	Reproducibility *float64
+	Verdicts        []string
+	Findings        []string
+	Warnings        []string
+	Metrics         json.RawMessage // name to {n, mean, stddev, ci_low, ci_high, …}
 }
 
 const sqlAggregateViews = `
-select distinct on (setting_hash) setting_hash, hardware_class, n_valid, n_total, is_final, findings, warnings, metrics
+select distinct on (setting_hash) setting_hash, hardware_class, n_valid, n_total, is_final, mixed, n_nodes, reproducibility, verdicts, findings,
+       warnings, metrics
   from aggregate where sweep_id = $1
  order by setting_hash, version desc, id desc`
 

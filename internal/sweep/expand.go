@@ -364,9 +364,6 @@ func (e *expander) end() {
 		e.faults.Errorf(e.file.doc.at.matrix, "", "no setting is left: where and exclude take all of them away")
 	}
 	e.reach.report(e)
-	if e.repeats.Adaptive() {
-		e.faults.Warnf(e.file.doc.at.until, "", "stopping early is not available yet: all %d runs of each setting are planned", e.repeats.Max)
-	}
 }
 
 func plural(n int, one, many string) string {

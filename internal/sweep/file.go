@@ -62,9 +62,16 @@ type Until struct {
 // Adaptive reports whether the number of runs depends on what they measure.
 func (r Repeats) Adaptive() bool { return r.Until != nil && r.Min < r.Max }
 
-// Runs is the number of runs that are planned for each setting: the most there
-// can be.
+// Runs is the number of runs that each setting may get: the most there can be.
 func (r Repeats) Runs() int { return r.Max }
+
+// First is the number of runs that are planned for each setting at once.
+func (r Repeats) First() int {
+	if r.Adaptive() {
+		return r.Min
+	}
+	return r.Max
+}
 
 // Reuse says when a setting need not be run again.
 type Reuse struct {

@@ -322,7 +322,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		return err
 	}
 	options := planOptions(a.options)
-	repeats := a.sweep.Repeats.Runs()
+	first, most := a.sweep.Repeats.First(), a.sweep.Repeats.Runs()
 	unfit := map[string]int{}
 	var runs []plan.Run
 	for i := range a.sweep.Settings {
@@ -336,16 +336,18 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		if !known {
 			seconds = plan.RunLimit(&x.Setting, startForecast).Seconds()
 		}
-		hours := float64(shape.GPUs) * seconds * float64(repeats) / 3600
+		hours := float64(shape.GPUs) * seconds / 3600
 		if c, ok := a.carried[x.Hash]; ok && !c.Canary {
-			a.plan.SavedGPUHours += hours
+			a.plan.SavedGPUHours += hours * float64(first)
 			continue
 		}
-		a.plan.GPUHours += hours
+		a.plan.GPUHours += hours * float64(most)
+		a.plan.GPUHoursMin += hours * float64(first)
+		a.plan.RunsMax += most
 		a.plan.Detail = append(a.plan.Detail, api.PlanSetting{
-			SettingHash: x.Hash, Axes: api.Axes(&x.Setting), Repeats: repeats, HeldGPUs: shape.GPUs, RunSeconds: seconds,
+			SettingHash: x.Hash, Axes: api.Axes(&x.Setting), Repeats: first, RepeatsMax: most, HeldGPUs: shape.GPUs, RunSeconds: seconds,
 		})
-		for k := range repeats {
+		for k := range first {
 			runs = append(runs, plan.Run{
 				ID: int64(len(runs) + 1), SettingHash: x.Hash, Checkpoint: plan.Checkpoint(&x.Setting), Repeat: firstRepeat(a.options) + k,
 				Limit: plan.RunLimit(&x.Setting, a.site.Engine.StartTimeout), Shape: shape,
@@ -543,11 +545,15 @@ func (s *server) create(ctx context.Context, a *admission) error {
 		Held: a.options.Hold, Dependency: a.options.Dependency,
 		MailTypes: a.options.MailType, MailUser: a.options.MailUser,
 	}
+	most := 0
+	if a.sweep.Repeats.Adaptive() {
+		most = a.sweep.Repeats.Max
+	}
 	for i := range a.sweep.Settings {
 		x := &a.sweep.Settings[i]
 		n.Settings = append(n.Settings, store.NewSetting{
-			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: a.sweep.Repeats.Runs(),
-			FirstRepeat: firstRepeat(a.options),
+			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: a.sweep.Repeats.First(),
+			RepeatsMax: most, FirstRepeat: firstRepeat(a.options),
 		})
 		if c, ok := a.carried[x.Hash]; ok {
 			n.Settings[i].Carried = &c

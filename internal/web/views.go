@@ -236,13 +236,21 @@ func (s *server) settingsOf(r *http.Request, sweep int64) ([]api.SettingSummary,
 	for i, v := range views {
 		out[i] = api.SettingSummary{
 			SettingHash: v.SettingHash, Axes: api.Axes(&v.Setting), NValid: v.NValid, NTotal: v.Repeats, IsFinal: v.Settled,
-			Reasons: nonNil(reasons[v.SettingHash]), Runs: countsOf(v.RunsByState),
+			Reasons: nonNil(reasons[v.SettingHash]), Runs: countsOf(v.RunsByState), Adaptive: adaptiveOf(v),
 		}
 		if c, ok := carried[v.SettingHash]; ok && !c.Canary {
 			out[i].NValid, out[i].NTotal, out[i].CarriedFrom = c.NValid, c.NTotal, carriedFrom(c)
 		}
 	}
 	return out, nil
+}
+
+// adaptiveOf is nil where the number of runs is fixed.
+func adaptiveOf(v store.SettingView) *api.Adaptive {
+	if v.RepeatsMax == 0 {
+		return nil
+	}
+	return &api.Adaptive{NMax: v.RepeatsMax, State: string(v.Adding), Decided: v.StopReason}
 }
 
 func carriedFrom(c store.CarriedView) *api.CarriedFrom {
@@ -425,10 +433,41 @@ func (s *server) showSetting(r *http.Request, _ auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	decisions, err := s.Store.DecisionsOfSetting(r.Context(), spec.SettingHash, maxSettingRuns)
+	if err != nil {
+		return nil, err
+	}
+	results, err := s.Store.ResultViews(r.Context(), spec.SettingHash, maxSettingRuns)
+	if err != nil {
+		return nil, err
+	}
 	return api.Setting{
-		SettingHash: spec.SettingHash, SeriesHash: spec.SeriesHash, Axes: api.Axes(&spec.Setting), CanonicalSpec: spec.CanonicalSpec,
+		Results: settingResults(results), Decisions: decisionsOf(decisions), SettingHash: spec.SettingHash, SeriesHash: spec.SeriesHash, Axes: api.Axes(&spec.Setting), CanonicalSpec: spec.CanonicalSpec,
 		Sweeps: nonNil(spec.Sweeps), Runs: runs,
 	}, nil
+}
+
+func settingResults(list []store.ResultView) []api.SettingResult {
+	out := make([]api.SettingResult, len(list))
+	for i, v := range list {
+		out[i] = api.SettingResult{
+			SweepID: v.SweepID, Version: v.Version, NValid: v.NValid, NTotal: v.NTotal, IsFinal: v.IsFinal, NNodes: v.NNodes, Mixed: v.Mixed,
+			Reproducibility: v.Reproducibility, Verdicts: nonNil(v.Verdicts), Findings: nonNil(v.Findings), Warnings: nonNil(v.Warnings),
+			CreatedAt: v.CreatedAt,
+		}
+	}
+	return out
+}
+
+func decisionsOf(list []store.DecisionView) []api.RepeatDecision {
+	out := make([]api.RepeatDecision, len(list))
+	for i, d := range list {
+		out[i] = api.RepeatDecision{
+			SweepID: d.SweepID, Ordinal: d.Ordinal, NPlanned: d.NPlanned, NValid: d.NValid, Added: d.Added, Outcome: string(d.Outcome),
+			Reason: d.Reason, Metrics: d.Metrics, DecidedAt: d.DecidedAt,
+		}
+	}
+	return out
 }
 
 func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
@@ -473,12 +512,14 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 		row := api.Result{
 			SettingHash: st.SettingHash, SeriesHash: st.SeriesHash, HardwareClass: cmp.Or(a.HardwareClass, v.HardwareClass), Axes: api.Axes(&st.Setting),
 			NValid: a.NValid, NTotal: st.Repeats, IsFinal: measured && a.IsFinal && st.Settled,
+			Adaptive: adaptiveOf(st), NNodes: a.NNodes, Mixed: a.Mixed, Reproducibility: a.Reproducibility, Verdicts: nonNil(a.Verdicts),
 			Findings: nonNil(a.Findings), Reasons: nonNil(reasons[st.SettingHash]), Warnings: nonNil(a.Warnings), Metrics: map[string]api.Metric{},
 		}
 		if c, ok := carried[st.SettingHash]; ok && !c.Canary {
 			measured, a.Metrics = true, c.Metrics
 			row.NValid, row.NTotal, row.IsFinal, row.CarriedFrom = c.NValid, c.NTotal, true, carriedFrom(c)
 			row.Findings, row.Warnings = nonNil(c.Findings), nonNil(c.Warnings)
+			row.NNodes, row.Reproducibility, row.Verdicts, row.Adaptive = c.NNodes, c.Reproducibility, nonNil(c.Verdicts), nil
 		}
 		if measured {
 			if err := json.Unmarshal(a.Metrics, &row.Metrics); err != nil {

@@ -261,15 +261,19 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestDaemonKilled: kill -9 of the daemon while a sweep is being submitted and
-// while it runs loses nothing and measures nothing twice.
+// TestDaemonKilled: kill -9 of the daemon while a sweep is being submitted, while
+// it runs and when it has been given more runs loses nothing, measures nothing
+// twice and decides nothing twice.
 func TestDaemonKilled(t *testing.T) {
-	id := env.submit(t, simSweep(t, "killed", 4, "[20/s]", "1s"), "--max-inflight", "2")
+	file := strings.Replace(simSweep(t, "killed", 3, "[20/s]", "1s"), "repeats: 3",
+		"repeats: {min: 3, max: 6, until: {metrics: [output_tokens_per_s], relative_ci: 0.5}}", 1)
+	id := env.submit(t, file, "--max-inflight", "2")
 	lab, err := devcluster.Open(env.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
+	kill := func() {
+		t.Helper()
 		if err := lab.Kill("sbenchd", syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -277,13 +281,50 @@ func TestDaemonKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for range 3 {
+		kill()
+	}
+	poll(t, 3*time.Minute, "the number of runs to be decided about", func() bool {
+		s := env.sweep(t, id)
+		return s.RunsTotal > 3 || s.Terminal()
+	}, func() string { return env.exec(t, "squeue", "-a").stdout })
+	kill()
 	env.settle(t, id)
 	runs := env.runs(t, id)
-	if len(runs) != 4 {
-		t.Errorf("%d runs, want 4", len(runs))
-	}
 	for _, r := range runs {
 		wantMeasured(t, r)
+	}
+	wantDecided(t, id, runs, 3, 6)
+}
+
+// wantDecided: the log of the one setting's number of runs accounts for all of
+// them, and the last decision fixed it.
+func wantDecided(t *testing.T, sweep string, runs []api.Run, least, most int) {
+	t.Helper()
+	result := decode[api.Results](t, env.must(t, "sbench", "results", sweep, "--json")).Settings[0]
+	setting := decode[api.Setting](t, env.must(t, "sbench", "show", "setting", result.SettingHash, "--json"))
+	n, last := least, ""
+	for _, d := range slices.Backward(setting.Decisions) { // oldest first
+		if fmt.Sprint(d.SweepID) != sweep {
+			continue
+		}
+		if d.NPlanned != n || (d.Added > 0) != (d.Outcome == "open") || last != "" && last != "open" {
+			t.Errorf("decision %d after %s: %+v", d.Ordinal, last, d)
+		}
+		n, last = n+d.Added, d.Outcome
+	}
+	if last == "" || last == "open" || len(runs) != n || n < least || n > most || result.NTotal != n || !result.IsFinal {
+		t.Errorf("%d runs, %d by the decisions, the last is %q; n_total %d, final %v", len(runs), n, last, result.NTotal, result.IsFinal)
+	}
+	if a := result.Adaptive; a == nil || a.NMax != most || a.Decided == "" || len(result.Verdicts) == 0 {
+		t.Errorf("adaptive %+v, verdicts %v", a, result.Verdicts)
+	}
+	repeats := map[int]bool{}
+	for _, r := range runs {
+		repeats[r.Repeat] = true
+	}
+	if len(repeats) != len(runs) {
+		t.Errorf("%d runs with %d different repeats", len(runs), len(repeats))
 	}
 }
 
