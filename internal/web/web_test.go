@@ -88,7 +88,7 @@ func TestResults_WithoutAggregates(t *testing.T) {
 	if s.NValid != 0 || s.NTotal != 2 || s.IsFinal || s.HardwareClass != "emulated" || len(s.Metrics) != 0 || s.Reasons[0] != "no such node" {
 		t.Errorf("got %+v", s)
 	}
-	if _, body := e.do("ada", http.MethodGet, "/v1/sweeps/1/results", nil); strings.Contains(string(body), "null") {
+	if _, body := e.do("ada", http.MethodGet, "/v1/sweeps/1/results", nil); strings.Contains(strings.Replace(string(body), `"reproducibility":null`, "", 1), "null") {
 		t.Errorf("an empty list is null: %s", body)
 	}
 }
