@@ -219,7 +219,7 @@ func (tx *Tx) addRuns(ctx context.Context, key SettingKey, d *aggregate.Decision
 		pgx.CopyFromSlice(d.Add, func(i int) ([]any, error) {
 			return []any{
 				key.SweepID, key.SettingHash, int32(next + i), int32(attempts), int32(free), held, string(lifecycle.RunPending),
-				string(lifecycle.ActorCollect), tx.now, "added: " + d.Reason, avoid,
+				string(lifecycle.ActorCollect), tx.now, d.Reason, avoid,
 			}, nil
 		}))
 	if err != nil {
