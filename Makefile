@@ -36,6 +36,7 @@ install: ## install what `make build` made under PREFIX: programs, manual pages,
 	@test -x $(BIN)/sbenchd || { echo "bin/ is empty: make build first" >&2; exit 1; }
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for p in sbench sbenchd sbench-runner sbench-runner-arm64 sbench-gpu sbench-sim; do install -m 755 $(BIN)/$$p $(DESTDIR)$(PREFIX)/bin/ || exit 1; done
+	if [ -x $(BIN)/sbench-gpu-arm64 ]; then install -m 755 $(BIN)/sbench-gpu-arm64 $(DESTDIR)$(PREFIX)/bin/; fi
 	$(BIN)/sbench man $(DESTDIR)$(PREFIX)/share/man/man1
 	$(BIN)/sbench completion bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/sbench
 	sed 's|@PREFIX@|$(PREFIX)|' scripts/sbenchd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/sbenchd.service

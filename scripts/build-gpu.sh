@@ -1,5 +1,6 @@
 #!/bin/bash
-# Builds sbench-gpu into the given folder:
+# Builds sbench-gpu into the given folder, and sbench-gpu-arm64 for nodes with
+# Grace processors where the compiler for them is installed (gcc-aarch64-linux-gnu):
 #
 #   build-gpu.sh DIR [LDFLAGS]
 #
@@ -12,29 +13,44 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 stubs=$(mktemp -d)
 trap 'rm -rf "$stubs"' EXIT
 
-# The base version of glibc's symbols, and dlinfo's own where it is later.
+# stub CC FILE SONAME MACRO MAP: an empty library with versions.
+stub() {
+  printf '%s\n' "$5" >"$stubs/map"
+  "$1" -w -fno-builtin -shared -nostdlib -fPIC "-D$4" "-Wl,-soname,$3" "-Wl,--version-script=$stubs/map" -o "$stubs/lib$2.so" "$root/scripts/glibc/old.c"
+}
+
+# build GOARCH CC FILE
+build() {
+  local arch=$1 cc=$2 file=$3 base dlinfo
+  # The base version of glibc's symbols, and dlinfo's own where it is later.
+  case $arch in
+  amd64) base=GLIBC_2.2.5 dlinfo=GLIBC_2.3.3 ;;
+  arm64) base=GLIBC_2.17 dlinfo=GLIBC_2.17 ;;
+  esac
+  stub "$cc" oldpthread libpthread.so.0 PTHREAD "$base { global: *; };"
+  if [ "$base" = "$dlinfo" ]; then
+    stub "$cc" olddl libdl.so.2 DL "$base { global: *; };"
+  else
+    stub "$cc" olddl libdl.so.2 DL "$base { global: dlopen; dlsym; dlclose; dlerror; }; $dlinfo { global: dlinfo; } $base;"
+  fi
+  CGO_ENABLED=1 GOARCH=$arch CC=$cc CGO_CFLAGS="-Wno-deprecated-declarations" \
+    CGO_LDFLAGS="-Wl,--no-as-needed -L$stubs -loldpthread -lolddl" \
+    "${GO:-go}" build -trimpath -ldflags "$ldflags" -o "$out/$file" ./cmd/sbench-gpu
+}
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$root"
 case $(uname -m) in
-x86_64) base=GLIBC_2.2.5 dlinfo=GLIBC_2.3.3 ;;
-aarch64) base=GLIBC_2.17 dlinfo=GLIBC_2.17 ;;
+x86_64)
+  build amd64 "${CC:-cc}" sbench-gpu
+  if command -v aarch64-linux-gnu-gcc >/dev/null; then
+    build arm64 aarch64-linux-gnu-gcc sbench-gpu-arm64
+  fi
+  ;;
+aarch64) build arm64 "${CC:-cc}" sbench-gpu ;;
 *)
   echo "build-gpu: $(uname -m): no node of this kind is known" >&2
   exit 1
   ;;
 esac
-
-# stub FILE SONAME MACRO MAP: an empty library with versions.
-stub() {
-  printf '%s\n' "$4" >"$stubs/map"
-  "${CC:-cc}" -w -fno-builtin -shared -nostdlib -fPIC "-D$3" "-Wl,-soname,$2" "-Wl,--version-script=$stubs/map" -o "$stubs/lib$1.so" "$root/scripts/glibc/old.c"
-}
-stub oldpthread libpthread.so.0 PTHREAD "$base { global: *; };"
-if [ "$base" = "$dlinfo" ]; then
-  stub olddl libdl.so.2 DL "$base { global: *; };"
-else
-  stub olddl libdl.so.2 DL "$base { global: dlopen; dlsym; dlclose; dlerror; }; $dlinfo { global: dlinfo; } $base;"
-fi
-
-cd "$root"
-CGO_ENABLED=1 CGO_CFLAGS="-Wno-deprecated-declarations" \
-  CGO_LDFLAGS="-Wl,--no-as-needed -L$stubs -loldpthread -lolddl" \
-  "${GO:-go}" build -trimpath -ldflags "$ldflags" -o "$out/" ./cmd/sbench-gpu

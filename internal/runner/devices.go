@@ -2,6 +2,7 @@ package runner
 
 import (
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"sbench/internal/fingerprint"
@@ -12,9 +13,15 @@ import (
 // devicePeriod is how often the devices are sampled, by a process of its own.
 const devicePeriod = 100 * time.Millisecond
 
+// gpuHelper is the helper for this node: the spec names the one for x86-64, beside
+// which lies that for ARM.
 func (a *attempt) gpuHelper() gpu.Helper {
+	path := a.spec.Node.GPUHelper
+	if arm := path + "-arm64"; runtime.GOARCH == "arm64" && exists(arm) {
+		path = arm
+	}
 	return gpu.Helper{
-		Path: a.spec.Node.GPUHelper, Supervisor: a.supervisor,
+		Path: path, Supervisor: a.supervisor,
 		Deadline: orDefault(a.spec.Node.Deadlines.GPU, 20*time.Second),
 	}
 }

@@ -47,8 +47,8 @@ type Config struct {
 	Store   *store.Store
 	Cluster cluster
 	// Runner and GPUHelper are the programs that are installed in the spool;
-	// GPUHelper "" is none. A runner for ARM nodes is taken from <Runner>-arm64
-	// where that file is.
+	// GPUHelper "" is none. Those for ARM nodes are taken from the same names with
+	// -arm64 behind them, where those files are.
 	Runner, GPUHelper string
 	// Templates is a folder of batch script templates that take the place of the
 	// built-in ones; "" is none.
@@ -220,6 +220,9 @@ func (s *Service) install() error {
 	}
 	if s.GPUHelper != "" {
 		programs = append(programs, Program{Name: gpuHelper, Path: s.GPUHelper})
+		if arm := s.GPUHelper + "-arm64"; isFile(arm) {
+			programs = append(programs, Program{Name: gpuHelper + "-arm64", Path: arm})
+		}
 	}
 	if s.programs != "" && stamp(s.programs, programs) == s.stamp {
 		return nil
