@@ -21,6 +21,7 @@ import (
 	"sbench/internal/site"
 	"sbench/internal/sitecheck"
 	"sbench/internal/store"
+	"sbench/internal/submit"
 	"sbench/internal/version"
 	"sbench/internal/web"
 )
@@ -110,7 +111,7 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 	users := auth.NewUsers()
 	chain := callers(c, users, s)
 	handler, err := web.New(web.Config{
-		Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), Leader: lead.acting.Load,
+		Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), RunsAs: submit.RunsAs(), Leader: lead.acting.Load,
 		TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
 		RemoveFiles: removeFiles(s, sites, log), Accounts: accounts(sites), UserID: users.ID, Pace: float64(c.RequestsPerS),
 		Mail: c.Mail.ready, CheckSite: func(ctx context.Context, st *site.Site, job bool) (api.SiteCheck, error) {

@@ -50,9 +50,18 @@ type Shape struct {
 	// Throttle is how many tasks of the array may run at once; 0 is no limit.
 	Throttle int `json:"throttle,omitempty"`
 	// TimeLimit is the user's for a task; 0 is the sum of its runs'. MaxTime is the
-	// partition's; 0 is none.
+	// longest that is allowed, and MaxTimeOf whose limit that is, for people; 0 is
+	// none.
 	TimeLimit time.Duration `json:"time_limit,omitempty"`
 	MaxTime   time.Duration `json:"max_time,omitempty"`
+	MaxTimeOf string        `json:"max_time_of,omitempty"`
+}
+
+// Bound lowers MaxTime to another limit; 0 is none. of says whose it is.
+func (s *Shape) Bound(most time.Duration, of string) {
+	if most > 0 && (s.MaxTime == 0 || most < s.MaxTime) {
+		s.MaxTime, s.MaxTimeOf = most, of
+	}
 }
 
 // Run is a run that is to be planned.
@@ -143,7 +152,7 @@ func unfit(r Run, limits Limits) string {
 		return fmt.Sprintf("needs %v, the time limit given is %v", round(need), t)
 	}
 	if t := r.Shape.MaxTime; t > 0 && round(max(need, r.Shape.TimeLimit)) > t {
-		return fmt.Sprintf("needs %v, partition %s allows %v", round(max(need, r.Shape.TimeLimit)), r.Shape.Partition, t)
+		return fmt.Sprintf("needs %v, %s allows at most %v", round(max(need, r.Shape.TimeLimit)), r.Shape.MaxTimeOf, t)
 	}
 	return ""
 }

@@ -90,6 +90,14 @@ func TestPack_TimeLimits(t *testing.T) {
 			t.Errorf("%+v: %v, refused %v", s, b, refused)
 		}
 	}
+	short := Shape{Partition: "short"}
+	short.Bound(time.Hour, "QOS a")
+	short.Bound(10*time.Minute, "partition short")
+	short.Bound(0, "nobody")
+	short.Bound(20*time.Minute, "QOS b")
+	if _, refused := Pack(run(10*time.Minute, short), limits); refused[0].Reason != "needs 12m0s, partition short allows at most 10m0s" {
+		t.Errorf("refused %v", refused)
+	}
 	b, _ = Pack(append(run(20*time.Minute, Shape{MaxTime: 30 * time.Minute}), Run{ID: 2, SettingHash: "b", Limit: 20 * time.Minute, Shape: Shape{MaxTime: 30 * time.Minute}}), limits)
 	if len(b[0].Tasks) != 2 || b[0].TimeLimit != 22*time.Minute {
 		t.Errorf("tasks are packed beyond the partition's limit: %v %v", names(b), b[0].TimeLimit)

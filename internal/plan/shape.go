@@ -74,7 +74,7 @@ func ShapeOf(s *site.Site, set *setting.Setting, o Options, avoid []string) (Sha
 	if !listed && shape.Partition != "" && len(s.Partitions) > 0 {
 		return Shape{}, fmt.Errorf("site %s lists no partition %q", s.Name, shape.Partition)
 	}
-	shape.MaxTime = part.MaxTime
+	shape.Bound(part.MaxTime, "partition "+shape.Partition)
 	shape.place(s, hw, want)
 	return shape, nil
 }

@@ -35,7 +35,7 @@ func set(edit func(*setting.Hardware)) *setting.Setting {
 func TestShapeOf(t *testing.T) {
 	node := Shape{
 		Hardware: "h100-sxm", Partition: "gpu", Account: "ml", QOS: "normal", GRES: "gpu:h100:2", StepGRES: "gpu:h100:2", Nodes: 1, Memory: "0", Exclusive: true,
-		Constraint: "h100", GPUs: 8, Throttle: 5, MaxTime: 48 * time.Hour,
+		Constraint: "h100", GPUs: 8, Throttle: 5, MaxTime: 48 * time.Hour, MaxTimeOf: "partition gpu",
 	}
 	with := func(edit func(*Shape)) Shape { s := node; edit(&s); return s }
 	seconds, nice := int64(3600), 7
@@ -78,7 +78,7 @@ func TestShapeOf(t *testing.T) {
 			name: "the command line wins",
 			opts: Options{JobName: "j", Partition: "all", Account: "x", QOS: "y", TimeLimitS: &seconds, NodeList: "gpu[1-2]", ExcludeNodes: "gpu[7-8]", Reservation: "r", Nice: &nice, Wckey: "w", Priority: "urgent"},
 			want: with(func(s *Shape) {
-				s.JobName, s.Partition, s.Account, s.QOS, s.TimeLimit, s.NodeList, s.Exclude, s.Reservation, s.Nice, s.WCKey, s.MaxTime = "j", "all", "x", "y", time.Hour, "gpu[1-2]", "gpu[7-8]", "r", 7, "w", 0
+				s.JobName, s.Partition, s.Account, s.QOS, s.TimeLimit, s.NodeList, s.Exclude, s.Reservation, s.Nice, s.WCKey, s.MaxTime, s.MaxTimeOf = "j", "all", "x", "y", time.Hour, "gpu[1-2]", "gpu[7-8]", "r", 7, "w", 0, ""
 			}),
 		},
 		{name: "urgent work", opts: Options{Priority: "urgent"}, want: with(func(s *Shape) { s.QOS, s.Nice = "high", -10 })},

@@ -45,21 +45,25 @@ func (c *Client) User(ctx context.Context, cluster, name string) (User, error) {
 	if !userForm.MatchString(name) || !userForm.MatchString(cluster) {
 		return User{}, fmt.Errorf("user %q: %w", name, ErrNoUser)
 	}
-	out, err := c.run(ctx, call{program: "sacctmgr", timeout: c.conf.Timeout, args: []string{
-		"--noheader", "--parsable2", "--readonly", "show", "user", "where", "name=" + name, "cluster=" + cluster,
-		"withassoc", "withcoord", "format=" + strings.Join(userColumns, ","),
-	}})
-	switch {
-	case strings.Contains(out.stderr, "running a supported accounting_storage plugin"):
-		return User{}, fmt.Errorf("read associations: %w", ErrNoAccounting)
-	case err != nil:
+	out, err := c.manager(ctx, "user", "where", "name="+name, "cluster="+cluster, "withassoc", "withcoord", "format="+strings.Join(userColumns, ","))
+	if err != nil {
 		return User{}, fmt.Errorf("read associations: %w", err)
 	}
-	u, err := parseUser(out.stdout, name)
+	u, err := parseUser(out, name)
 	if err != nil {
 		return User{}, fmt.Errorf("read associations of %s: %w", name, err)
 	}
 	return u, nil
+}
+
+// manager makes one sacctmgr call that shows something. The error is
+// ErrNoAccounting where the cluster keeps no accounting.
+func (c *Client) manager(ctx context.Context, args ...string) (string, error) {
+	out, err := c.run(ctx, call{program: "sacctmgr", timeout: c.conf.Timeout, args: append([]string{"--noheader", "--parsable2", "--readonly", "show"}, args...)})
+	if strings.Contains(out.stderr, "running a supported accounting_storage plugin") {
+		err = ErrNoAccounting
+	}
+	return out.stdout, err
 }
 
 // parseUser reads one line for each association. Lines of others, which a name

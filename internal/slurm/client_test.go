@@ -298,12 +298,67 @@ func TestClient_ControlArguments(t *testing.T) {
 
 func TestClient_Limits(t *testing.T) {
 	dir := t.TempDir()
-	command(t, dir, "sacctmgr", `case "$*" in *assoc*) printf 'ml|normal|500|\n';; *qos*) printf 'normal|200||\n';; esac`)
+	command(t, dir, "sacctmgr", `case "$*" in *assoc*) printf 'ml|normal|500||\n';; *qos*) printf 'normal|||200||\n';; esac`)
 	got, err := New(Config{BinDir: dir}).Limits(t.Context(), "u", "ml", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Limits{MaxSubmit: 200, Source: "QOS normal"}, got); diff != "" {
-		t.Error(diff)
+	if got.MaxSubmit != 200 || got.Source != "QOS normal" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestClient_Wall: the first limit of the partition's QOS, the job's QOS and the
+// association counts, and the partition's own besides.
+func TestClient_Wall(t *testing.T) {
+	const partitions = "PartitionName=gpu Default=YES QoS=N/A MaxTime=1-00:00:00\nPartitionName=short Default=NO QoS=quick MaxTime=UNLIMITED\nPartitionName=free Default=NO QoS=N/A MaxTime=UNLIMITED"
+	associations := map[string]string{"wide": "ml|normal|||2-00:00:00", "narrow": "ml|normal|||00:30:00", "none": "ml|normal|||"}
+	qos := `printf 'normal|||||\nlong||12:00:00|||\nover|OverPartQOS|12:00:00|||\nlifted|PartitionTimeLimit||||\nquick||01:00:00|||\n'`
+	for name, test := range map[string]struct {
+		assoc, partitions, qos string
+		want                   Wall
+	}{
+		"the default partition":           {"none", "", "", Wall{24 * time.Hour, "partition gpu"}},
+		"an association below it":         {"narrow", "gpu", "", Wall{30 * time.Minute, "association of account ml"}},
+		"an association above it":         {"wide", "gpu", "", Wall{24 * time.Hour, "partition gpu"}},
+		"the QOS before the association":  {"narrow", "gpu", "long", Wall{12 * time.Hour, "QOS long"}},
+		"the partition's QOS before both": {"narrow", "short", "long", Wall{time.Hour, "QOS quick of partition short"}},
+		"OverPartQOS":                     {"narrow", "short", "over", Wall{12 * time.Hour, "QOS over"}},
+		"PartitionTimeLimit":              {"none", "gpu", "lifted", Wall{}},
+		"the longest of several":          {"none", "short,gpu", "", Wall{24 * time.Hour, "partition gpu"}},
+		"one without a limit":             {"none", "gpu,free", "", Wall{}},
+		"a partition that is not there":   {"narrow", "nowhere", "", Wall{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			command(t, dir, "scontrol", "printf '%s\\n' '"+partitions+"'")
+			command(t, dir, "sacctmgr", `case "$*" in *assoc*) printf '`+associations[test.assoc]+`\n';; *qos*) `+qos+`;; esac`)
+			got, err := New(Config{BinDir: dir}).Wall(t.Context(), "u", "ml", test.partitions, test.qos)
+			if err != nil || got != test.want {
+				t.Errorf("%+v, %v; want %+v", got, err, test.want)
+			}
+		})
+	}
+	dir := t.TempDir()
+	command(t, dir, "scontrol", "echo PartitionName=gpu MaxTime=10:00:00 Default=YES")
+	command(t, dir, "sacctmgr", "echo 'You are not running a supported accounting_storage plugin' >&2; exit 1")
+	if got, err := New(Config{BinDir: dir}).Wall(t.Context(), "u", "", "", ""); err != nil || got.Max != 10*time.Hour {
+		t.Errorf("without accounting: %+v, %v", got, err)
+	}
+	command(t, dir, "sacctmgr", "echo 'Connection refused' >&2; exit 1")
+	if got, err := New(Config{BinDir: dir}).Wall(t.Context(), "u", "", "", ""); err == nil || got.Max != 0 {
+		t.Errorf("the database does not answer, and yet: %+v", got)
+	}
+}
+
+// TestParseAssociations: of several associations the longest time counts.
+func TestParseAssociations(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 0, "a||||01:00:00\n": time.Hour, "a||||01:00:00\nb||||02:00:00\n": 2 * time.Hour, "a||||01:00:00\nb||||\n": 0, "a||||\nb||||01:00:00\n": 0,
+		"a||||01:00:00\na|b|c\n": time.Hour,
+	} {
+		if l, _ := parseAssociations(text); l.maxWall != want {
+			t.Errorf("%q: %s, want %s", text, l.maxWall, want)
+		}
 	}
 }

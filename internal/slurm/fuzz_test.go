@@ -87,6 +87,73 @@ func FuzzParseSettings(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text string) { _, _ = parseSettings(text) })
 }
 
+func FuzzParsePartitions(f *testing.F) {
+	f.Add(capture(f, "scontrol-show-partition.out"))
+	f.Add("PartitionName=a MaxTime=1-00:00:00 QoS=short Default=YES\nNo partitions in the system\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parsePartitions(text)
+		for _, p := range list {
+			if err == nil && (p.Name == "" || p.MaxTime < 0) {
+				t.Fatalf("%+v", p)
+			}
+		}
+		if w := wall(list, "", Limits{}, nil); w.Max < 0 || w.Max > 0 && w.Source == "" {
+			t.Fatalf("%+v", w)
+		}
+	})
+}
+
+func FuzzParseLimits(f *testing.F) {
+	f.Add(capture(f, "sacctmgr-show-assoc.out"), capture(f, "sacctmgr-show-qos.out"), "debug")
+	f.Add("ml|normal|10||1-00:00:00\nml|normal|5||\n", "debug|DenyOnLimit,OverPartQOS|00:30:00|2||\n", "debug")
+	f.Fuzz(func(t *testing.T, associations, qos, name string) {
+		l, _ := parseAssociations(associations)
+		if l.MaxSubmit < 0 || l.maxWall < 0 || l.MaxSubmit > 0 && l.Source == "" {
+			t.Fatalf("%+v", l)
+		}
+		known := parseQOS(qos)
+		l.qos = known[name]
+		w := wall([]Partition{{Name: "a", Default: true, MaxTime: 1, QOS: name}}, "", l, known)
+		if w.Max < 0 || w.Max > 0 && w.Source == "" {
+			t.Fatalf("%+v", w)
+		}
+	})
+}
+
+func FuzzParseUser(f *testing.F) {
+	f.Add("ada|ml|None|ml|gpu|normal,high|normal|ml\n", "ada")
+	f.Fuzz(func(t *testing.T, text, name string) {
+		if u, err := parseUser(text, name); err == nil && (u.Name != name || len(u.Associations) == 0) {
+			t.Fatalf("%+v", u)
+		}
+	})
+}
+
+func FuzzParseState(f *testing.F) {
+	f.Add("CANCELLED by 1000")
+	f.Add("RUNNING+COMPLETING")
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, uid := parseState(text); uid < -1 || strings.Contains(string(s), " ") {
+			t.Fatalf("%q: %s by %d", text, s, uid)
+		}
+	})
+}
+
+func FuzzParseTimes(f *testing.F) {
+	for _, s := range []string{"1700000000", "Unknown", "2-03:04:05", "UNLIMITED"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if at, err := parseTime(text); err == nil && !at.IsZero() && at.Unix() < 0 {
+			t.Fatalf("%q: %s", text, at)
+		}
+		if d, err := parseLimit(text); err == nil && d < 0 {
+			t.Fatalf("%q: %s", text, d)
+		}
+		_ = gpus(text)
+	})
+}
+
 func FuzzClassify(f *testing.F) {
 	f.Add("17\n", "", 0)
 	f.Add("", capture(f, "sbatch-ctld-stopped-timeout.err"), 1)

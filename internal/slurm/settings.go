@@ -78,29 +78,64 @@ func firstWord(s string) string {
 	return word
 }
 
-// Limits are the submit limits of our user; 0 is no limit.
+// Limits are the limits of our user; 0 is no limit.
 type Limits struct {
 	// MaxSubmit is how many jobs (tasks) may be pending or running at once: the
 	// least over the user's associations and QOS.
 	MaxSubmit int
 	Source    string // where the limit comes from, for people
+	// qos is that of the jobs; maxWall is how long they may run by the association
+	// with the account.
+	qos     qosLimits
+	account string
+	maxWall time.Duration
+}
+
+// qosLimits are the limits of a QOS.
+type qosLimits struct {
+	name    string
+	flags   []string
+	maxWall time.Duration // 0 is no limit
+	submit  []string      // limits of pending and running jobs, as printed
 }
 
 // Limits asks sacctmgr for the associations of our user with the given account
-// and for the QOS; "" is any account and the default QOS.
+// and for the QOS; "" is any account and the default QOS. The error is
+// ErrNoAccounting where the cluster keeps no accounting, and so has no limits.
 func (c *Client) Limits(ctx context.Context, user, account, qos string) (Limits, error) {
-	args := []string{"--noheader", "--parsable2", "show", "assoc", "where", "user=" + user}
+	args := []string{"assoc", "where", "user=" + user}
 	if account != "" {
 		args = append(args, "account="+account)
 	}
-	out, err := c.run(ctx, call{program: "sacctmgr", args: append(args, "format=account,defaultqos,maxsubmit,grpsubmit"), timeout: c.conf.Timeout})
+	out, err := c.manager(ctx, append(args, "format=account,defaultqos,maxsubmit,grpsubmit,maxwall")...)
 	if err != nil {
-		return Limits{}, fmt.Errorf("read submit limits: %w", err)
+		return Limits{}, fmt.Errorf("read limits: %w", err)
 	}
-	var l Limits
-	for line := range strings.Lines(out.stdout) {
+	l, defaultQOS := parseAssociations(out)
+	if qos == "" {
+		qos = defaultQOS
+	}
+	if qos == "" {
+		qos = "normal"
+	}
+	known, err := c.qos(ctx, []string{qos})
+	if err != nil {
+		return Limits{}, err
+	}
+	l.qos = known[qos]
+	for _, v := range l.qos.submit {
+		l.tighten(v, "QOS "+qos)
+	}
+	return l, nil
+}
+
+// parseAssociations reads one line for each association. Where they differ in
+// how long a job may run, what is not certain is no limit.
+func parseAssociations(text string) (l Limits, qos string) {
+	first := true
+	for line := range strings.Lines(text) {
 		f := strings.Split(strings.TrimRight(line, "\n"), "|")
-		if len(f) != 4 {
+		if len(f) != 5 {
 			continue
 		}
 		if qos == "" {
@@ -108,26 +143,45 @@ func (c *Client) Limits(ctx context.Context, user, account, qos string) (Limits,
 		}
 		l.tighten(f[2], "association of account "+f[0])
 		l.tighten(f[3], "association of account "+f[0])
-	}
-	if qos == "" {
-		qos = "normal"
-	}
-	out, err = c.run(ctx, call{
-		program: "sacctmgr", timeout: c.conf.Timeout,
-		args: []string{"--noheader", "--parsable2", "show", "qos", "where", "name=" + qos, "format=name,maxsubmitpu,maxsubmitpa,grpsubmit"},
-	})
-	if err != nil {
-		return Limits{}, fmt.Errorf("read submit limits: %w", err)
-	}
-	for line := range strings.Lines(out.stdout) {
-		f := strings.Split(strings.TrimRight(line, "\n"), "|")
-		if len(f) == 4 && f[0] == qos {
-			for _, v := range f[1:] {
-				l.tighten(v, "QOS "+qos)
-			}
+		// What cannot be read is no limit: Slurm itself will tell.
+		wall, _ := parseLimit(f[4])
+		switch {
+		case first:
+			l.account, l.maxWall = f[0], wall
+		case wall == 0 || l.maxWall == 0:
+			l.maxWall = 0
+		case wall > l.maxWall:
+			l.account, l.maxWall = f[0], wall
 		}
+		first = false
 	}
-	return l, nil
+	return l, qos
+}
+
+// qos asks sacctmgr for the limits of QOS by their names; those that it does not
+// know are missing.
+func (c *Client) qos(ctx context.Context, names []string) (map[string]qosLimits, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	out, err := c.manager(ctx, "qos", "where", "name="+strings.Join(names, ","), "format=name,flags,maxwall,maxsubmitpu,maxsubmitpa,grpsubmit")
+	if err != nil {
+		return nil, fmt.Errorf("read limits of QOS: %w", err)
+	}
+	return parseQOS(out), nil
+}
+
+func parseQOS(text string) map[string]qosLimits {
+	known := map[string]qosLimits{}
+	for line := range strings.Lines(text) {
+		f := strings.Split(strings.TrimRight(line, "\n"), "|")
+		if len(f) != 6 || f[0] == "" {
+			continue
+		}
+		wall, _ := parseLimit(f[2]) // what cannot be read is no limit
+		known[f[0]] = qosLimits{name: f[0], flags: list(f[1]), maxWall: wall, submit: f[3:]}
+	}
+	return known
 }
 
 func (l *Limits) tighten(value, source string) {

@@ -23,9 +23,12 @@ type Config struct {
 	Partitions   []string // gpu, l4, cpu
 	MaxArraySize int      // 1001
 	// MaxSubmit caps the pending and running tasks of all jobs; 0 is no limit.
-	MaxSubmit    int
-	Shares       map[string]int // of accounts below the root
-	NoAccounting bool
+	MaxSubmit int
+	// MaxTime is that of every partition, MaxWall that of the only QOS, in minutes;
+	// 0 is no limit.
+	MaxTime, MaxWall int
+	Shares           map[string]int // of accounts below the root
+	NoAccounting     bool
 }
 
 // Faults change what the commands do, from the next call on.

@@ -2,6 +2,7 @@ package slurmtest
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -338,6 +339,15 @@ func (c *call) scontrol() error {
 			fmt.Fprintf(&c.out, "%-23s = %s\n", kv[0], kv[1])
 		}
 		return nil
+	case slices.Equal(c.args, []string{"--oneliner", "show", "partition"}):
+		for i, name := range c.Conf.Partitions {
+			isDefault := "NO"
+			if i == 0 {
+				isDefault = "YES"
+			}
+			fmt.Fprintf(&c.out, "PartitionName=%s Default=%s QoS=N/A MaxTime=%s State=UP\n", name, isDefault, cmp.Or(limit(c.Conf.MaxTime), "UNLIMITED"))
+		}
+		return nil
 	case len(c.args) == 2 && (c.args[0] == "hold" || c.args[0] == "release"):
 		hold := c.args[0] == "hold"
 		return c.each(c.args[1], func(j *Job, t *Task) {
@@ -361,18 +371,21 @@ func (c *call) scontrol() error {
 }
 
 func (c *call) sacctmgr() error {
-	if c.Faults.AccountingDown || c.Conf.NoAccounting {
+	if c.Conf.NoAccounting {
+		return failf(1, "You are not running a supported accounting_storage plugin\n(accounting_storage/none).\nOnly 'accounting_storage/slurmdbd' is supported.")
+	}
+	if c.Faults.AccountingDown {
 		return failf(1, "sacctmgr: error: Problem talking to the database: Connection refused")
 	}
-	limit := ""
+	submit := ""
 	if c.Conf.MaxSubmit > 0 {
-		limit = strconv.Itoa(c.Conf.MaxSubmit)
+		submit = strconv.Itoa(c.Conf.MaxSubmit)
 	}
 	switch {
 	case slices.Contains(c.args, "assoc"):
-		fmt.Fprintf(&c.out, "ml|normal|%s|\n", limit)
+		fmt.Fprintf(&c.out, "ml|normal|%s||\n", submit)
 	case slices.Contains(c.args, "qos"):
-		c.out.WriteString("normal|||\n")
+		fmt.Fprintf(&c.out, "normal||%s|||\n", limit(c.Conf.MaxWall))
 	default:
 		return failf(1, "slurmtest: sacctmgr %q is not there", c.args)
 	}
@@ -388,6 +401,14 @@ func (c *call) sshare() error {
 		fmt.Fprintf(&c.out, " %s||%d\n", account, c.Conf.Shares[account])
 	}
 	return nil
+}
+
+// limit is a number of minutes as Slurm prints it, "" for none.
+func limit(minutes int) string {
+	if minutes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d-%02d:%02d:00", minutes/1440, minutes/60%24, minutes%60)
 }
 
 func currentUser() string {

@@ -43,6 +43,10 @@ func (c *counting) Limits(context.Context, string, string, string) (slurm.Limits
 	return slurm.Limits{}, nil
 }
 
+func (c *counting) Wall(context.Context, string, string, string, string) (slurm.Wall, error) {
+	return slurm.Wall{}, nil
+}
+
 // BenchmarkSubmit30000 is a night: 6,000 settings of 60 checkpoints and 4 kinds of
 // hardware, 5 repeats, planned, frozen, committed and released.
 func BenchmarkSubmit30000(b *testing.B) {

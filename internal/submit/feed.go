@@ -57,7 +57,7 @@ func (s *Service) feed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runs, impossible := s.shape(pending, drift, history)
+	runs, impossible := s.shape(ctx, pending, drift, history)
 	limits := plan.LimitsOf(s.Site)
 	limits.ArrayTasks = s.limits.array(min(limits.ArrayTasks, room.queue))
 	if s.most > 0 {
@@ -231,7 +231,7 @@ func (s *Service) history(ctx context.Context, pending store.Pending) (map[strin
 }
 
 // shape makes plannable runs, and lists those that cannot be planned by reason.
-func (s *Service) shape(pending store.Pending, drift map[string][]string, history map[string]plan.History) ([]plan.Run, map[string][]int64) {
+func (s *Service) shape(ctx context.Context, pending store.Pending, drift map[string][]string, history map[string]plan.History) ([]plan.Run, map[string][]int64) {
 	type key struct {
 		setting store.SettingKey
 		avoid   string
@@ -256,7 +256,10 @@ func (s *Service) shape(pending store.Pending, drift map[string][]string, histor
 		got, ok := known[k]
 		if !ok {
 			got.shape, got.err = plan.ShapeOf(s.Site, &set, opts[r.SweepID], avoid)
-			got.shape.Sweep = r.SweepID
+			if got.err == nil {
+				got.shape.Sweep = r.SweepID
+				s.limits.bound(ctx, s.Cluster, s.user, &got.shape)
+			}
 			known[k] = got
 		}
 		if got.err != nil {

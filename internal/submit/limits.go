@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"sbench/internal/plan"
 	"sbench/internal/slurm"
 )
 
@@ -22,7 +23,12 @@ type limits struct {
 	// asked for, also in vain.
 	shares      map[string]float64
 	sharesAsked time.Time
+	// walls say how long a job may run; what could not be asked is no limit.
+	walls map[place]slurm.Wall
 }
+
+// place is where and as whom a job runs.
+type place struct{ account, partitions, qos string }
 
 // owner is what a submit limit belongs to.
 type owner struct{ account, qos string }
@@ -38,7 +44,7 @@ func (l *limits) refresh(ctx context.Context, c cluster, now time.Time) error {
 		}
 		return err
 	}
-	l.slurm, l.asked, l.known, l.user = settings, now, true, nil
+	l.slurm, l.asked, l.known, l.user, l.walls = settings, now, true, nil, nil
 	return nil
 }
 
@@ -75,6 +81,23 @@ func (l *limits) sharesOf(ctx context.Context, c cluster) (map[string]float64, e
 		l.shares = shares
 	}
 	return l.shares, err
+}
+
+// bound lowers the longest time of a shape to what Slurm itself allows.
+func (l *limits) bound(ctx context.Context, c cluster, user string, shape *plan.Shape) {
+	at := place{shape.Account, shape.Partition, shape.QOS}
+	wall, asked := l.walls[at]
+	if !asked {
+		var err error
+		if wall, err = c.Wall(ctx, user, at.account, at.partitions, at.qos); err != nil {
+			wall = slurm.Wall{}
+		}
+		if l.walls == nil {
+			l.walls = map[place]slurm.Wall{}
+		}
+		l.walls[at] = wall
+	}
+	shape.Bound(wall.Max, wall.Source)
 }
 
 func (l *limits) settings(ctx context.Context, c cluster, now time.Time) (slurm.Settings, error) {

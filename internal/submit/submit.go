@@ -38,6 +38,7 @@ type cluster interface {
 	Settings(ctx context.Context) (slurm.Settings, error)
 	Limits(ctx context.Context, user, account, qos string) (slurm.Limits, error)
 	Shares(ctx context.Context) (map[string]float64, error)
+	Wall(ctx context.Context, user, account, partitions, qos string) (slurm.Wall, error)
 	UpdateThrottle(ctx context.Context, array int64, most int) error
 }
 
@@ -122,14 +123,20 @@ func New(c Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		Config: c, templates: templates, user: strconv.Itoa(os.Getuid()),
+		Config: c, templates: templates, user: RunsAs(),
 		refusals: map[string]int{}, fresh: map[string]bool{}, notUntil: map[string]time.Time{},
 		served: map[string]bool{},
 	}
-	if u, err := user.Current(); err == nil {
-		s.user = u.Username
-	}
 	return s, nil
+}
+
+// RunsAs is the name of the user whose jobs these are: who runs the process. It
+// is the number where the user has no name.
+func RunsAs() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
 }
 
 // Run submits until ctx ends. It returns an error only where going on would be

@@ -454,6 +454,30 @@ func TestTurn_Unplannable(t *testing.T) {
 	w.expectOne(good, 2)
 }
 
+// TestTurn_TimeLimits: what no partition or QOS lets end is not submitted to wait
+// for ever; the site file says nothing of it.
+func TestTurn_TimeLimits(t *testing.T) {
+	t.Parallel()
+	for reason, conf := range map[string]slurmtest.Config{
+		"partition l4 allows at most 2m0s": {MaxTime: 2, MaxWall: 600},
+		"QOS normal allows at most 1m0s":   {MaxTime: 2, MaxWall: 1},
+	} {
+		w := newWorld(t, conf)
+		sweep := w.sweep("l4", 1, 2, "")
+		w.mustTurn()
+		if diff := cmp.Diff(map[string]int{"dead": 2}, w.states(sweep)); diff != "" {
+			t.Error(diff)
+		}
+		runs, err := w.store.RunsOfSweep(t.Context(), sweep, nil)
+		if err != nil || !strings.Contains(runs[0].Reason, reason) {
+			t.Errorf("%q, %v; want %q", runs[0].Reason, err, reason)
+		}
+		if n := len(w.cluster.Jobs()); n != 0 {
+			t.Errorf("%d jobs", n)
+		}
+	}
+}
+
 func TestTurn_QueueLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slurmtest.Config{})

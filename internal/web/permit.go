@@ -10,14 +10,40 @@ import (
 
 	"sbench/internal/api"
 	"sbench/internal/auth"
+	"sbench/internal/plan"
 	"sbench/internal/site"
 	"sbench/internal/slurm"
 )
 
-// Accounts asks Slurm's accounting database about users. The errors are those of
-// slurm.Client.User.
+// Accounts asks Slurm about users and what they may do. The errors are those of
+// slurm.Client.
 type Accounts interface {
 	User(ctx context.Context, cluster, name string) (slurm.User, error)
+	Wall(ctx context.Context, user, account, partitions, qos string) (slurm.Wall, error)
+}
+
+// walls remembers how long jobs may run, for the length of one request.
+type walls map[[3]string]slurm.Wall
+
+// bound lowers the longest time of a shape to what Slurm itself allows. Where it
+// does not answer, nothing is refused for that: it is asked again before anything
+// is submitted.
+func (s *server) bound(ctx context.Context, st *site.Site, known walls, shape *plan.Shape) {
+	accounts := s.Accounts[st.Name]
+	if accounts == nil {
+		return
+	}
+	key := [3]string{shape.Account, shape.Partition, shape.QOS}
+	wall, ok := known[key]
+	if !ok {
+		var err error
+		if wall, err = accounts.Wall(ctx, s.RunsAs, shape.Account, shape.Partition, shape.QOS); err != nil {
+			s.Log.WarnContext(ctx, "ask Slurm how long jobs may run", "site", st.Name, "error", err)
+			wall = slurm.Wall{}
+		}
+		known[key] = wall
+	}
+	shape.Bound(wall.Max, wall.Source)
 }
 
 // rolesLifetime is how long Slurm's word on who coordinates what is kept: every

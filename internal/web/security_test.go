@@ -330,6 +330,17 @@ func (d database) User(_ context.Context, _, name string) (slurm.User, error) {
 	return u, nil
 }
 
+// Wall: QOS short allows 10 minutes.
+func (database) Wall(_ context.Context, user, _, _, qos string) (slurm.Wall, error) {
+	switch {
+	case user != "sbench":
+		return slurm.Wall{}, slurm.ErrUnreachable
+	case qos == "short":
+		return slurm.Wall{Max: 10 * time.Minute, Source: "QOS short"}, nil
+	}
+	return slurm.Wall{}, nil
+}
+
 // associated is newEnv at a site whose Slurm knows ada of physics, and carol who
 // coordinates it.
 func associated(t *testing.T, d database) *env {
@@ -337,7 +348,7 @@ func associated(t *testing.T, d database) *env {
 	e := &env{t: t, store: pgtest.New(t), site: testSite(t)}
 	e.site.Roles.FromSlurm = true
 	handler, err := web.New(web.Config{
-		Store: e.store, Auth: headerAuth{}, Sites: []*site.Site{e.site}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Version: "test", UID: 1000,
+		Store: e.store, Auth: headerAuth{}, Sites: []*site.Site{e.site}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Version: "test", UID: 1000, RunsAs: "sbench",
 		Leader: func() bool { return true }, Poll: time.Millisecond, Accounts: map[string]web.Accounts{"lab": d},
 	})
 	if err != nil {
@@ -364,6 +375,9 @@ func TestSubmit_AsksSlurm(t *testing.T) {
 		if p := e.problem(api.CodeRefused, "ada", http.MethodPost, "/v1/sweeps", req); !strings.Contains(p.Message, "Slurm at site lab") {
 			t.Errorf("%s: %+v", name, p)
 		}
+	}
+	if p := e.problem(api.CodeRefused, "ada", http.MethodPost, "/v1/sweeps", with("f", api.Options{QOS: "short"})); !strings.Contains(fmt.Sprint(p), "QOS short allows at most 10m0s") {
+		t.Errorf("too long for its QOS: %+v", p)
 	}
 	stranger := associated(t, database{})
 	if p := stranger.problem(api.CodeRefused, "ada", http.MethodPost, "/v1/sweeps", request("e")); !strings.Contains(p.Message, "no account for ada") {

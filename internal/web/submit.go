@@ -323,7 +323,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 	}
 	options := planOptions(a.options)
 	first, most := a.sweep.Repeats.First(), a.sweep.Repeats.Runs()
-	unfit := map[string]int{}
+	unfit, known := map[string]int{}, walls{}
 	var runs []plan.Run
 	for i := range a.sweep.Settings {
 		x := &a.sweep.Settings[i]
@@ -332,8 +332,9 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 			unfit[err.Error()]++
 			continue
 		}
-		seconds, known := history[x.Series]
-		if !known {
+		s.bound(ctx, a.site, known, &shape)
+		seconds, measured := history[x.Series]
+		if !measured {
 			seconds = plan.RunLimit(&x.Setting, startForecast).Seconds()
 		}
 		hours := float64(shape.GPUs) * seconds / 3600

@@ -190,7 +190,7 @@ func TestSubmit_Refusals(t *testing.T) {
 		"gpus":            {api.CodeRefused, edit("{gpu: h100-sxm, gpus: 1", "{gpu: l4, gpus: 8"), "l4 has 4 GPUs per node"},
 		"partition":       {api.CodeRefused, option(func(o *api.Options) { o.Partition = "debug" }), `lists no partition "debug"`},
 		"class":           {api.CodeRefused, edit("nodes: 1,", "nodes: 1, class: real,"), "site lab is emulated"},
-		"too long":        {api.CodeRefused, edit("duration: 100s", "duration: 5h"), "partition gpu allows 4h"},
+		"too long":        {api.CodeRefused, edit("duration: 100s", "duration: 5h"), "partition gpu allows at most 4h0m0s"},
 		"missing image":   {api.CodeRefused, edit("engine.sif", "other.sif"), "image.path: no such file"},
 		"missing model":   {api.CodeRefused, edit("model.gguf", "other.gguf"), "model.checkpoint.path: no such file"},
 		"above gpu hours": {api.CodeRefused, option(func(o *api.Options) { h := 1.0; o.MaxGPUHours = &h }), "above --max-gpu-hours 1"},

@@ -38,8 +38,10 @@ type Config struct {
 	Now   func() time.Time
 	// Version is the daemon's build.
 	Version string
-	// UID is the user that the daemon runs as, and that jobs belong to.
-	UID int
+	// UID is the user that the daemon runs as, and that jobs belong to; RunsAs is
+	// the name.
+	UID    int
+	RunsAs string
 	// Leader reports whether this daemon is the one that acts.
 	Leader func() bool
 	// SlurmCalls returns how often each site's Slurm was asked since the start; nil
