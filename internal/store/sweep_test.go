@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"sbench/internal/lifecycle"
 	"sbench/internal/pgtest"
@@ -212,5 +214,32 @@ func TestSQLRefuses(t *testing.T) {
 	}
 	if got := stateOf(t, s, runs[0]); got != lifecycle.RunSubmitted {
 		t.Errorf("run is %s", got)
+	}
+}
+
+// TestSQLRefuses_Orphans: no attempt without a run, no result without an attempt.
+func TestSQLRefuses_Orphans(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	_, runs := create(t, s, sweepOf("", 1))
+	submit(t, s, batchToken, runs)
+	known := runs[0]
+	for _, sql := range []string{
+		`insert into attempt (run_id, cluster, job_id_raw, restart_count, sealed, token, task_index, site, nodes, hardware_class, exit_class, valid, env_verified, reasons, recorded_at)
+values (%[1]d, 'c1', 9, 0, false, '', 0, '', '{}', 'real', 'lost', false, false, '{}', now())`,
+		`insert into result (attempt_id, run_id, sweep_id, setting_hash, series_hash, repeat, site, cluster, hardware_class, nodes, started_at, ended_at, valid, env_verified, findings, metrics_version, plan_hash, fingerprint_hash)
+values (%[1]d, 1, 1, '', '', 0, '', '', 'real', '{}', now(), now(), true, true, '{}', 'v1', '', '')`,
+		`insert into result_window (attempt_id, window_index, hardware_class, offered_rate_per_s, start_ns, end_ns, findings)
+values (%[1]d, 0, 'real', 1, 0, 1, '{}')`,
+	} {
+		_, err := s.Pool().Exec(t.Context(), fmt.Sprintf(sql, 999))
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "23503" {
+			t.Errorf("%v: %s", err, sql)
+		}
+		execute(t, s, fmt.Sprintf(sql, known))
+		if err := s.Pool().QueryRow(t.Context(), "select max(id) from attempt").Scan(&known); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
