@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -360,5 +361,27 @@ func TestParseAssociations(t *testing.T) {
 		if l, _ := parseAssociations(text); l.maxWall != want {
 			t.Errorf("%q: %s, want %s", text, l.maxWall, want)
 		}
+	}
+}
+
+// TestWall_Captures: what a real 22.05 printed.
+func TestWall_Captures(t *testing.T) {
+	list, err := parsePartitions(capture(t, "scontrol-show-partition.out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, qos := parseAssociations(capture(t, "sacctmgr-show-assoc.out"))
+	known := parseQOS(capture(t, "sacctmgr-show-qos.out"))
+	if len(list) != 4 || qos != "normal" || len(known) != 4 || known["debug"].maxWall != 30*time.Minute || !slices.Equal(known["debug"].submit, []string{"2", "", ""}) {
+		t.Errorf("%+v, %q, %+v", list, qos, known)
+	}
+	for names, want := range map[string]Wall{"": {48 * time.Hour, "partition gpu"}, "all": {24 * time.Hour, "partition all"}, "all,cpu": {48 * time.Hour, "partition cpu"}} {
+		if got := wall(list, names, l, nil); got != want {
+			t.Errorf("%q: %+v, want %+v", names, got, want)
+		}
+	}
+	l.qos = known["debug"]
+	if got := wall(list, "gpu", l, nil); got != (Wall{30 * time.Minute, "QOS debug"}) {
+		t.Errorf("QOS debug: %+v", got)
 	}
 }

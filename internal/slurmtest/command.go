@@ -48,6 +48,10 @@ func failf(status int, format string, args ...any) error {
 func Command() (status int, ok bool) {
 	program := programs[filepath.Base(os.Args[0])]
 	dir := os.Getenv(dirVariable)
+	if dir == "" && filepath.IsAbs(os.Args[0]) {
+		// Who passes on no environment calls the commands by their path.
+		dir = filepath.Dir(filepath.Dir(os.Args[0]))
+	}
 	if program == nil || dir == "" {
 		return 0, false
 	}

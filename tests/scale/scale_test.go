@@ -36,14 +36,14 @@ const (
 	poll  = 5 * time.Second
 )
 
-// callsVariable names the file to which the fake commands write what they were
-// and how long they took.
-const callsVariable = "SBENCH_SCALE_CALLS"
+// callsFile is where the fake commands of a folder write what they were and how
+// long they took: the daemon passes no environment on to them.
+func callsFile(bin string) string { return filepath.Join(filepath.Dir(bin), "calls") }
 
 func TestMain(m *testing.M) {
 	start := time.Now()
 	if status, ok := slurmtest.Command(); ok {
-		if f, err := os.OpenFile(os.Getenv(callsVariable), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644); err == nil {
+		if f, err := os.OpenFile(callsFile(filepath.Dir(os.Args[0])), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644); err == nil {
 			fmt.Fprintf(f, "%s %d\n", filepath.Base(os.Args[0]), time.Since(start).Nanoseconds())
 			f.Close()
 		}
@@ -140,13 +140,12 @@ limits: {max_array_size: 4000001, max_submit: %[5]d, max_queue: 100000, task_min
 `, cluster.BinDir(), dir, poll, hardware, slice), 0o644)
 	write("sbench-runner", "#!/bin/sh\n", 0o755)
 	config := write("sbenchd.yaml", fmt.Sprintf("socket: d.sock\ndsn: %q\nsites: [site.yaml]\nrunner: sbench-runner\n", dsn), 0o644)
-	d := &daemon{T: t, log: &bytes.Buffer{}, calls: filepath.Join(dir, "calls")}
+	d := &daemon{T: t, log: &bytes.Buffer{}, calls: callsFile(cluster.BinDir())}
 	if d.db, err = pgx.Connect(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.db.Close(context.Background()) })
 	d.cmd = exec.Command(program, "--config", config)
-	d.cmd.Env = append(append(os.Environ(), cluster.Env()...), callsVariable+"="+d.calls)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
