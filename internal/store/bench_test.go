@@ -183,7 +183,7 @@ func measuredRow(run int64) store.Sealed {
 // into bare tables.
 func bareIngest(b *testing.B, s *store.Store) time.Duration {
 	b.Helper()
-	tables := []string{"attempt", "result", "result_window", "transition"}
+	tables := []string{"attempt", "result", "result_window", "transition", "run"} // of run the versions that ingestion wrote
 	columns, rows := map[string][]string{}, map[string][][]any{}
 	for _, table := range tables {
 		execute(b, s, "create table bare_"+table+" (like "+table+")")
