@@ -103,6 +103,20 @@ func FuzzParsePartitions(f *testing.F) {
 	})
 }
 
+func FuzzParseNodes(f *testing.F) {
+	f.Add("NodeName=gpu1 CPUTot=96 Gres=gpu:h100:8(S:0-1),nic:1 State=IDLE+DRAIN Partitions=gpu,all Version=22.05.8 Reason=a b=c\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, n := range parseNodes(text) {
+			for kind, count := range n.GRES {
+				if n.Name == "" || count < 0 {
+					t.Fatalf("%+v: %s", n, kind)
+				}
+			}
+			_ = n.Usable()
+		}
+	})
+}
+
 func FuzzParseLimits(f *testing.F) {
 	f.Add(capture(f, "sacctmgr-show-assoc.out"), capture(f, "sacctmgr-show-qos.out"), "debug")
 	f.Add("ml|normal|10||1-00:00:00\nml|normal|5||\n", "debug|DenyOnLimit,OverPartQOS|00:30:00|2||\n", "debug")
@@ -147,7 +161,7 @@ func FuzzParseTimes(f *testing.F) {
 		if at, err := parseTime(text); err == nil && !at.IsZero() && at.Unix() < 0 {
 			t.Fatalf("%q: %s", text, at)
 		}
-		if d, err := parseLimit(text); err == nil && d < 0 {
+		if d, err := span(text); err == nil && d < 0 {
 			t.Fatalf("%q: %s", text, d)
 		}
 		_ = gpus(text)

@@ -39,7 +39,9 @@ func (n Node) Usable() bool {
 type Partition struct {
 	Name    string
 	State   string        // UP, DOWN, DRAIN, INACTIVE
+	Default bool          // what a job gets that names none
 	MaxTime time.Duration // 0 is no limit
+	QOS     string        // the partition's own, "" for none
 	Nodes   int
 	// AllowAccounts, AllowQOS and AllowGroups are nil where everybody is allowed.
 	AllowAccounts, AllowQOS, AllowGroups []string
@@ -51,8 +53,12 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	return parseNodes(out.stdout), nil
+}
+
+func parseNodes(text string) []Node {
 	var nodes []Node
-	for line := range strings.Lines(out.stdout) {
+	for line := range strings.Lines(text) {
 		f := fields(line)
 		if f["NodeName"] == "" {
 			continue // "No nodes in the system", warnings of wrappers
@@ -63,7 +69,7 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 			CPUs: cpus, Version: f["Version"],
 		})
 	}
-	return nodes, nil
+	return nodes
 }
 
 // Partitions lists the partitions of the cluster, hidden ones too.
@@ -72,8 +78,12 @@ func (c *Client) Partitions(ctx context.Context) ([]Partition, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list partitions: %w", err)
 	}
+	return parsePartitions(out.stdout)
+}
+
+func parsePartitions(text string) ([]Partition, error) {
 	var parts []Partition
-	for line := range strings.Lines(out.stdout) {
+	for line := range strings.Lines(text) {
 		f := fields(line)
 		if f["PartitionName"] == "" {
 			continue
@@ -84,9 +94,12 @@ func (c *Client) Partitions(ctx context.Context) ([]Partition, error) {
 			return nil, fmt.Errorf("list partitions: %s: %w", f["PartitionName"], err)
 		}
 		parts = append(parts, Partition{
-			Name: f["PartitionName"], State: f["State"], MaxTime: limit, Nodes: nodes,
+			Name: f["PartitionName"], State: f["State"], Default: f["Default"] == "YES", MaxTime: limit, Nodes: nodes,
 			AllowAccounts: allowed(f["AllowAccounts"]), AllowQOS: allowed(f["AllowQos"]), AllowGroups: allowed(f["AllowGroups"]),
 		})
+		if q := f["QoS"]; q != "N/A" {
+			parts[len(parts)-1].QOS = q
+		}
 	}
 	return parts, nil
 }
@@ -198,7 +211,7 @@ func span(text string) (time.Duration, error) {
 	var total time.Duration
 	for i, unit := range []time.Duration{24 * time.Hour, time.Hour, time.Minute, time.Second} {
 		n, err := strconv.Atoi(words[i])
-		if err != nil || n < 0 || n > 1_000_000 {
+		if err != nil || n < 0 || n > 100_000 {
 			return 0, fmt.Errorf("%q is no time limit", text)
 		}
 		total += time.Duration(n) * unit

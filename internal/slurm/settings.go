@@ -144,7 +144,7 @@ func parseAssociations(text string) (l Limits, qos string) {
 		l.tighten(f[2], "association of account "+f[0])
 		l.tighten(f[3], "association of account "+f[0])
 		// What cannot be read is no limit: Slurm itself will tell.
-		wall, _ := parseLimit(f[4])
+		wall, _ := span(f[4])
 		switch {
 		case first:
 			l.account, l.maxWall = f[0], wall
@@ -178,7 +178,7 @@ func parseQOS(text string) map[string]qosLimits {
 		if len(f) != 6 || f[0] == "" {
 			continue
 		}
-		wall, _ := parseLimit(f[2]) // what cannot be read is no limit
+		wall, _ := span(f[2]) // what cannot be read is no limit
 		known[f[0]] = qosLimits{name: f[0], flags: list(f[1]), maxWall: wall, submit: f[3:]}
 	}
 	return known

@@ -3,81 +3,10 @@ package slurm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
-
-// Partition is what the controller says of a partition.
-type Partition struct {
-	Name    string
-	Default bool
-	MaxTime time.Duration // 0 is no limit
-	QOS     string        // the partition's own, "" for none
-}
-
-// Partitions asks scontrol for all partitions that our user may see.
-func (c *Client) Partitions(ctx context.Context) ([]Partition, error) {
-	out, err := c.run(ctx, call{program: "scontrol", args: []string{"--oneliner", "show", "partition"}, timeout: c.conf.Timeout})
-	if err != nil {
-		return nil, fmt.Errorf("read partitions: %w", err)
-	}
-	return parsePartitions(out.stdout)
-}
-
-func parsePartitions(text string) ([]Partition, error) {
-	var list []Partition
-	for line := range strings.Lines(text) {
-		fields := map[string]string{}
-		for _, f := range strings.Fields(line) {
-			if key, value, ok := strings.Cut(f, "="); ok {
-				fields[key] = value
-			}
-		}
-		p := Partition{Name: fields["PartitionName"], Default: fields["Default"] == "YES"}
-		if p.Name == "" {
-			continue // "No partitions in the system"
-		}
-		if q := fields["QoS"]; q != "N/A" {
-			p.QOS = q
-		}
-		var err error
-		if p.MaxTime, err = parseLimit(fields["MaxTime"]); err != nil {
-			return nil, fmt.Errorf("read partition %s: MaxTime: %w", p.Name, err)
-		}
-		list = append(list, p)
-	}
-	return list, nil
-}
-
-// parseLimit reads how long something may take, [days-]hours:minutes:seconds; 0
-// is no limit.
-func parseLimit(text string) (time.Duration, error) {
-	switch text {
-	case "", "UNLIMITED", "INFINITE", "NONE", "N/A":
-		return 0, nil
-	}
-	bad := fmt.Errorf("%q is not a time limit", text)
-	days, clock, ok := strings.Cut(text, "-")
-	if !ok {
-		days, clock = "0", text
-	}
-	parts := strings.Split(clock, ":")
-	if len(parts) != 3 {
-		return 0, bad
-	}
-	var n [4]int64
-	for i, p := range append([]string{days}, parts...) {
-		v, err := strconv.ParseUint(p, 10, 16)
-		if err != nil {
-			return 0, bad
-		}
-		n[i] = int64(v)
-	}
-	return time.Duration(((n[0]*24+n[1])*60+n[2])*60+n[3]) * time.Second, nil
-}
 
 // Wall is the longest that Slurm lets a job run; a job that asks for more is
 // refused, or waits for ever.

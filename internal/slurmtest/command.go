@@ -343,7 +343,7 @@ func (c *call) scontrol() error {
 			fmt.Fprintf(&c.out, "%-23s = %s\n", kv[0], kv[1])
 		}
 		return nil
-	case slices.Equal(c.args, []string{"--oneliner", "show", "partition"}):
+	case slices.Equal(c.args, []string{"show", "partition", "--oneliner", "--all"}):
 		for i, name := range c.Conf.Partitions {
 			isDefault := "NO"
 			if i == 0 {
