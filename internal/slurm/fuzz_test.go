@@ -105,6 +105,7 @@ func FuzzParsePartitions(f *testing.F) {
 
 func FuzzParseNodes(f *testing.F) {
 	f.Add("NodeName=gpu1 CPUTot=96 Gres=gpu:h100:8(S:0-1),nic:1 State=IDLE+DRAIN Partitions=gpu,all Version=22.05.8 Reason=a b=c\n")
+	f.Add("NodeName=a Gres=no_consume,gpu:-1\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, n := range parseNodes(text) {
 			for kind, count := range n.GRES {

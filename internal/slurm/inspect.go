@@ -186,9 +186,12 @@ func gres(text string) map[string]int {
 	counts := map[string]int{}
 	for _, part := range commas(regexp.MustCompile(`\([^)]*\)`).ReplaceAllString(text, "")) {
 		words := slices.DeleteFunc(strings.Split(part, ":"), func(w string) bool { return w == "no_consume" })
+		if len(words) == 0 {
+			continue
+		}
 		n := 1
-		if v, err := strconv.Atoi(words[len(words)-1]); err == nil && len(words) > 1 {
-			n, words = v, words[:len(words)-1]
+		if v, err := strconv.ParseUint(words[len(words)-1], 10, 20); err == nil && len(words) > 1 {
+			n, words = int(v), words[:len(words)-1]
 		}
 		counts[strings.Join(words, ":")] += n
 	}
