@@ -31,6 +31,8 @@ var env *cluster
 type cluster struct {
 	dir  string // the cluster's directory
 	root string // the repository
+	// address is where the daemon listens over TCP.
+	address string
 }
 
 func TestMain(m *testing.M) {
@@ -90,7 +92,8 @@ func run(m *testing.M) int {
 }
 
 // configure completes the site file: scratch folders of the cluster's own, and a
-// deadline that an engine which never becomes ready reaches within a test.
+// deadline that an engine which never becomes ready reaches within a test. It makes
+// the daemon listen over TCP too.
 func (c *cluster) configure() error {
 	lab, err := devcluster.Open(c.dir)
 	if err != nil {
@@ -106,6 +109,17 @@ func (c *cluster) configure() error {
 	text = append(bytes.Replace(text, []byte("\npaths:\n"), fmt.Appendf(nil, "\npaths:\n  temp: %s\n", c.scratch()), 1),
 		"engine:\n  start_timeout: 20s\n"...)
 	if err := os.WriteFile(lab.SiteFile(), text, 0o644); err != nil {
+		return err
+	}
+	if c.address, err = freeAddress(); err != nil {
+		return err
+	}
+	daemonFile := filepath.Join(c.dir, "etc/sbenchd.yaml")
+	if text, err = os.ReadFile(daemonFile); err != nil {
+		return err
+	}
+	text = fmt.Appendf(text, "listen: {address: %q, munge_socket: %q}\n", c.address, filepath.Join(c.dir, "run/munge.sock"))
+	if err := os.WriteFile(daemonFile, text, 0o600); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
