@@ -20,6 +20,7 @@ import (
 	"sbench/internal/auth"
 	"sbench/internal/site"
 	"sbench/internal/sitecheck"
+	"sbench/internal/slurm"
 	"sbench/internal/store"
 	"sbench/internal/submit"
 	"sbench/internal/version"
@@ -37,6 +38,7 @@ const usage = `usage: sbenchd --config FILE [--print-config] [--version]
 
 The daemon: answers sbench over a Unix socket, submits, tracks and collects.
 SIGTERM lets requests finish and stops; jobs go on and are picked up again.
+SIGHUP reads the site files again; if one is wrong, the old ones stay in force.
 
 exit status:
     0  stopped on request
@@ -106,28 +108,26 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 		return nil // stopped before the database answered
 	}
 	defer s.Close()
-	lead := &leader{store: s, log: log}
-	clusters := clients(sites)
+	hangup, ignore := onHangup()
+	defer ignore()
+	lead := &leader{store: s, log: log, again: make(chan struct{}, 1)}
 	users := auth.NewUsers()
 	chain := callers(c, users, s)
-	handler, err := web.New(web.Config{
-		Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), RunsAs: submit.RunsAs(), Leader: lead.acting.Load,
-		TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
-		RemoveFiles: removeFiles(s, sites, log), Accounts: accounts(sites), UserID: users.ID, Pace: float64(c.RequestsPerS),
-		Mail: c.Mail.ready, CheckSite: func(ctx context.Context, st *site.Site, job bool) (api.SiteCheck, error) {
-			return sitecheck.Run(ctx, st, clusters[st.Name], sitecheck.Options{Job: job})
-		},
-	})
-	if err != nil {
+	handler := &reloader{config: c, log: log, store: s, lead: lead, peers: chain.Peers}
+	handler.handler = func(sites []*site.Site, clusters map[string]*slurm.Client) (*web.Server, error) {
+		return web.New(web.Config{
+			Store: s, Auth: chain, Sites: sites, Log: log, Now: time.Now, Version: version.String(), UID: os.Getuid(), RunsAs: submit.RunsAs(), Leader: lead.acting.Load,
+			TimeZone: c.TimeZone, SlurmCalls: func() []web.SlurmCalls { return calls(clusters) },
+			RemoveFiles: removeFiles(s, sites, log), Accounts: accounts(sites), UserID: users.ID, Pace: float64(c.RequestsPerS),
+			State: handler.state, Mail: c.Mail.ready, CheckSite: func(ctx context.Context, st *site.Site, job bool) (api.SiteCheck, error) {
+				return sitecheck.Run(ctx, st, clusters[st.Name], sitecheck.Options{Job: job})
+			},
+		})
+	}
+	if err := handler.use(sites); err != nil {
 		return err
 	}
-	lead.services = func(s *store.Store) ([]service, error) {
-		return services(c, sites, clusters, s, admitter{chain.Peers, handler.Admit, handler.ObserveSubmit}, log)
-	}
-	// What the services refuse is better known at the start than at an election.
-	if _, err := lead.services(s); err != nil {
-		return err
-	}
+	lead.services = handler.services
 	l, err := listen(c.Socket)
 	if err != nil {
 		return err
@@ -143,6 +143,7 @@ func run(ctx context.Context, c Config, sites []*site.Site, log *slog.Logger) er
 	if remote != nil {
 		g.Go(func() error { return serve(ctx, remote, secure, handler, log) })
 	}
+	g.Go(func() error { return handler.run(ctx, hangup) })
 	g.Go(func() error { return lead.run(ctx) })
 	err = g.Wait()
 	log.InfoContext(ctx, "stopped", "error", err)

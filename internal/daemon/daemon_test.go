@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -246,6 +250,75 @@ func TestMain_ServesElectsAndDrains(t *testing.T) {
 	second.stop()
 	if status := <-second.done; status != exitOK {
 		t.Errorf("second ended with %d", status)
+	}
+}
+
+// TestMain_ReloadsSiteFiles is not parallel: the signal reaches every daemon of
+// this process.
+func TestMain_ReloadsSiteFiles(t *testing.T) {
+	dir := t.TempDir()
+	path := siteFile(t, dir, "lab")
+	r := start(t, configFile(t, dir, "a", pgtest.EmptyDSN(t)), filepath.Join(dir, "a.sock"))
+	await(t, "the daemon acts", r.says("this daemon acts"))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hangup := func() {
+		t.Helper()
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready := func() string {
+		t.Helper()
+		c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", r.socket)
+		}}}
+		resp, err := c.Get("http://sbench/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	class := func() string {
+		t.Helper()
+		sites, err := api.NewClient(r.socket).Sites(t.Context())
+		if err != nil || len(sites) != 1 {
+			t.Fatalf("got %+v, %v", sites, err)
+		}
+		return sites[0].HardwareClass
+	}
+	if got := ready(); got != "ready\n" {
+		t.Errorf("ready says %q", got)
+	}
+
+	write(t, path, string(text)+"hardwere: x\n")
+	hangup()
+	line := strings.Count(string(text), "\n") + 1
+	await(t, "the fault is logged with its line", r.says(fmt.Sprintf(`lab.yaml:%d:1: unknown key \"hardwere\"`, line)))
+	await(t, "ready says that it was refused", func() bool { return strings.Contains(ready(), "a reload was refused at") })
+	write(t, path, strings.Replace(string(text), "name: lab", "name: moon", 1))
+	hangup()
+	await(t, "a site that is gone is refused", r.says("site lab is gone"))
+	if got := class(); got != "emulated" {
+		t.Errorf("the sites in force are not the old ones: %s", got)
+	}
+
+	write(t, path, strings.Replace(string(text), "emulated", "real", 1))
+	hangup()
+	await(t, "the new file is in force", func() bool { return class() == "real" })
+	await(t, "ready says so", func() bool { return strings.Contains(ready(), "site files: reloaded at") })
+	await(t, "the services begin again", func() bool { return strings.Count(r.log.String(), `msg="this daemon acts"`) == 2 })
+	r.stop()
+	if status := <-r.done; status != exitOK {
+		t.Errorf("ended with %d", status)
 	}
 }
 

@@ -33,6 +33,8 @@ type leader struct {
 	log      *slog.Logger
 	services func(s *store.Store) ([]service, error)
 	acting   atomic.Bool
+	// again ends a term, so that another one begins at once with new services.
+	again chan struct{}
 }
 
 // run stands for election again and again until ctx ends. A service that fails
@@ -57,7 +59,7 @@ func (l *leader) run(ctx context.Context) error {
 		l.log.InfoContext(ctx, "this daemon acts", "epoch", term.Epoch)
 		err = l.serveTerm(ctx, term)
 		l.log.InfoContext(ctx, "this daemon acts no more", "epoch", term.Epoch, "cause", err)
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !errors.Is(err, errReloaded) {
 			sleep(ctx, restWait)
 		}
 	}
@@ -73,6 +75,10 @@ func (l *leader) serveTerm(ctx context.Context, term *store.Leadership) error {
 	defer term.Release()
 	l.acting.Store(true)
 	defer l.acting.Store(false)
+	select { // the services are about to be new
+	case <-l.again:
+	default:
+	}
 	list, err := l.services(l.store.Fenced(term.Epoch))
 	if err != nil {
 		return err
@@ -82,6 +88,8 @@ func (l *leader) serveTerm(ctx context.Context, term *store.Leadership) error {
 		select {
 		case <-term.Lost:
 			return errDeposed
+		case <-l.again:
+			return errReloaded
 		case <-ctx.Done():
 			return nil
 		}

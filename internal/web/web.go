@@ -50,6 +50,8 @@ type Config struct {
 	// RemoveFiles removes the files of a site's dead attempts, or says in a dry run
 	// which they are; nil refuses.
 	RemoveFiles func(ctx context.Context, site *site.Site, dry bool) (api.RemovedFiles, error)
+	// State is a line that /readyz adds, "" for none; nil is none.
+	State func() string
 	// CheckSite holds a site against its file; nil refuses.
 	CheckSite func(ctx context.Context, site *site.Site, job bool) (api.SiteCheck, error)
 	// Mail says why mail cannot be sent, as far as that is known beforehand; nil is
@@ -374,5 +376,11 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	_, _ = io.WriteString(w, "ready\n")
+	text := "ready\n"
+	if s.State != nil {
+		if line := s.State(); line != "" {
+			text += line + "\n"
+		}
+	}
+	_, _ = io.WriteString(w, text)
 }
