@@ -75,10 +75,12 @@ type Roles struct {
 	// Self is the daemon's own uid.
 	Self              int
 	Operators, Admins []string
+	// PlainRoot makes root a user like others: a host's root is not the daemon's.
+	PlainRoot bool
 }
 
 func (r Roles) identity(uid int, name string, via Via) Identity {
-	admin := uid == 0 || uid == r.Self || slices.Contains(r.Admins, name)
+	admin := uid == 0 && !r.PlainRoot || uid == r.Self || slices.Contains(r.Admins, name)
 	return Identity{UID: uid, User: name, Via: via, Admin: admin, Operator: admin || slices.Contains(r.Operators, name)}
 }
 

@@ -198,3 +198,23 @@ func TestIdentity_MayAct(t *testing.T) {
 		}
 	}
 }
+
+func TestRoles_Root(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		uid   int
+		roles Roles
+		admin bool
+	}{
+		{0, Roles{Self: 7}, true},
+		{0, Roles{Self: 7, PlainRoot: true}, false},
+		{0, Roles{Self: 0, PlainRoot: true}, true}, // the daemon's own user
+		{7, Roles{Self: 7, PlainRoot: true}, true},
+		{8, Roles{Self: 7, Admins: []string{"ada"}, PlainRoot: true}, true},
+		{8, Roles{Self: 7}, false},
+	} {
+		if id := tc.roles.identity(tc.uid, "ada", ViaMunge); id.Admin != tc.admin || id.Operator != tc.admin {
+			t.Errorf("uid %d with %+v: %+v", tc.uid, tc.roles, id)
+		}
+	}
+}

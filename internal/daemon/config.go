@@ -64,6 +64,9 @@ type Listen struct {
 	TLSKey  string `yaml:"tls_key"`
 	// MungeSocket is munged's; "" is its default.
 	MungeSocket string `yaml:"munge_socket"`
+	// TrustRoot makes root of every host that has the MUNGE key an admin here, as
+	// root of the daemon's own host is.
+	TrustRoot bool `yaml:"trust_root"`
 }
 
 // Default returns the configuration of an empty file.
@@ -184,6 +187,11 @@ func (c *Config) read(root *strictyaml.Node, r strictyaml.Reader) {
 				{Key: "tls_cert", Read: text(&c.Listen.TLSCert)},
 				{Key: "tls_key", Read: text(&c.Listen.TLSKey)},
 				{Key: "munge_socket", Read: text(&c.Listen.MungeSocket)},
+				{Key: "trust_root", Read: func(n *strictyaml.Node, p string) {
+					if v, ok := r.Bool(n, p); ok {
+						c.Listen.TrustRoot = v
+					}
+				}},
 			})
 		}},
 		{Key: "mail", Read: func(n *strictyaml.Node, p string) {

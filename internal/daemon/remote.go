@@ -23,7 +23,9 @@ func callers(c Config, users *auth.Users, s *store.Store) *auth.Chain {
 	if c.Listen.Address == "" {
 		return chain
 	}
-	chain.Credentials = auth.NewCredentials(auth.Munge{Socket: c.Listen.MungeSocket}, users, roles, s)
+	remote := roles
+	remote.PlainRoot = !c.Listen.TrustRoot
+	chain.Credentials = auth.NewCredentials(auth.Munge{Socket: c.Listen.MungeSocket}, users, remote, s)
 	chain.Bearers = auth.NewBearers(users, func(ctx context.Context, id int64) (auth.Token, bool, error) {
 		t, err := s.Token(ctx, id)
 		if errors.Is(err, store.ErrNotFound) {
