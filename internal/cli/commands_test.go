@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -349,6 +350,27 @@ func TestThrottle(t *testing.T) {
 	l.fails(exitFailed, "no such sweep: 99", "throttle", "99", "1")
 }
 
+func TestSubmit_DependencyAndMail(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	file := l.file("demo.yaml", demoSweep)
+	l.ok("submit", file)
+	resp := asJSON[api.SubmitResponse](l, "submit", "-d", "afterany:1", "--mail-type", "begin,END", "--mail-user", "ada@example.org", file)
+	if want := []string{"waits for sweep 1 to end (afterany)", "no mail will be sent: no mail program"}; !slices.Equal(resp.Notes, want) {
+		t.Errorf("notes %q, want %q", resp.Notes, want)
+	}
+	if got := l.ok("queue", "-n", "-P", "-o", "id,dependency,reason"); got != "1|-|-\n2|afterany:1|waits for afterany:1\n" {
+		t.Errorf("got %q", got)
+	}
+	text := l.ok("show", "sweep", "2")
+	for _, want := range []string{"afterany:1", "waits for afterany:1", `mail_type=["BEGIN","END"]`, `mail_user="ada@example.org"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	l.fails(exitUsage, "--dependency after:1:9 can never be satisfied: there is no sweep 9", "submit", "-d", "after:1:9", file)
+}
+
 func TestSite(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -364,6 +386,11 @@ func TestSite(t *testing.T) {
 	l.ok("submit", filepath.Join(l.dir, "demo.yaml"))
 	l.fails(exitFailed, "no such site", "site", "pause", "moon")
 	l.fails(exitUsage, "unknown command", "site", "stop", "lab")
+	if text := l.ok("site", "check", "lab", "--no-job", "-P"); text != "VERDICT|CHECK|SUBJECT|FOUND|TO_DO\npass|controller|-|cluster c1|-\n" {
+		t.Errorf("got %q", text)
+	}
+	l.fails(exitFailed, "site lab is not as its file says: 1 check failed", "site", "check", "lab")
+	l.fails(exitFailed, "no such site", "site", "check", "moon")
 }
 
 func TestLogs(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"sbench/internal/aggregate"
+	"sbench/internal/api"
 	"sbench/internal/auth"
 	"sbench/internal/lifecycle"
 	"sbench/internal/pgtest"
@@ -83,6 +85,14 @@ paths: {spool: %[1]s/spool, results: %[1]s/results, models: %[1]s/models, images
 	handler, err := web.New(web.Config{
 		Store: l.store, Auth: auth.NewPeers(auth.NewUsers(), auth.Roles{Self: os.Getuid()}), Sites: []*site.Site{st}, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Version: "test", UID: os.Getuid(), Poll: time.Millisecond,
+		Mail: func() error { return errors.New("no mail program") },
+		CheckSite: func(_ context.Context, st *site.Site, job bool) (api.SiteCheck, error) {
+			probes := []api.SiteProbe{{Check: "controller", Verdict: api.VerdictPass, Detail: "cluster c1"}}
+			if job {
+				probes = append(probes, api.SiteProbe{Check: "clock", Subject: "l4", Verdict: api.VerdictFail, Detail: "9 s behind", Todo: "run chrony"})
+			}
+			return api.SiteCheck{Site: st.Name, Cluster: st.Cluster, OK: !job, Checks: probes}, nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
