@@ -222,6 +222,23 @@ func TestMail_OncePerEvent(t *testing.T) {
 	}
 }
 
+// Nobody saw a short run running: its attempt says that the sweep has begun.
+func TestMail_ShortRun(t *testing.T) {
+	t.Parallel()
+	p := newPost(t)
+	id := p.sweep("", "BEGIN")
+	for range 2 {
+		p.execute(`
+insert into attempt (run_id, cluster, job_id_raw, restart_count, sealed, token, task_index, site, nodes, hardware_class, exit_class, valid,
+                     env_verified, reasons, recorded_at)
+select id, 'c1', id + (select count(*) from attempt), 0, true, 'sb-aaaaaaaaaaaaaaaaaaaa', 0, 'lab', '{}', 'emulated', 'measured', true, true, '{}', now()
+  from run where sweep_id = $1`, id)
+	}
+	if diff := cmp.Diff([]string{"BEGIN waiting 0"}, p.states(id)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A manifest that comes late re-opens an ended sweep, and its settings are summed
 // up again: nobody is told twice.
 func TestMail_LateManifest(t *testing.T) {
