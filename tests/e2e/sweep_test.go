@@ -397,3 +397,53 @@ func (c *cluster) site(t *testing.T) string {
 	t.Helper()
 	return decode[[]api.Site](t, c.must(t, "sbench", "site", "list", "--json"))[0].Name
 }
+
+// TestDependencyAndMail: a sweep starts when the one that it waits for is over, and
+// its user is told of its beginning and its end, once each.
+func TestDependencyAndMail(t *testing.T) {
+	first := env.submit(t, simSweep(t, "before", 1, "[20/s]", "1s"))
+	second := env.submit(t, simSweep(t, "behind", 1, "[20/s]", "1s"), "-d", "afterany:"+first, "--mail-type", "ALL", "--mail-user", "ada@example.org")
+	if s := env.sweep(t, second); s.Dependency != "afterany:"+first || !strings.Contains(s.Reason, first) || s.Runs["pending"] != s.RunsTotal {
+		t.Errorf("the second sweep does not wait: %+v", s.SweepSummary)
+	}
+	after := env.settle(t, second)
+	before := env.sweep(t, first)
+	for _, r := range env.runs(t, second) {
+		for _, a := range r.Attempts {
+			if before.EndedAt == nil || a.StartedAt == nil || a.StartedAt.Before(*before.EndedAt) {
+				t.Errorf("run %d started at %v, and what it waits for ended at %v", r.ID, a.StartedAt, before.EndedAt)
+			}
+		}
+	}
+	want := []string{"has begun", map[string]string{
+		"complete": "is complete", "incomplete": "is incomplete: 0 of 1 settings are complete",
+	}[after.State]}
+	var got []string
+	poll(t, time.Minute, "the mail to be sent", func() bool {
+		got = nil
+		for _, m := range env.sweep(t, second).Mail {
+			if m.State != "sent" {
+				return false
+			}
+		}
+		files, err := filepath.Glob(env.mailbox() + "/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, rest, ok := strings.Cut(string(text), "To: ada@example.org\nSubject: sbench: sweep "+second+" (behind) "); ok {
+				line, _, _ := strings.Cut(rest, "\n")
+				got = append(got, line)
+			}
+		}
+		return len(got) >= len(want)
+	}, func() string { return fmt.Sprint(env.sweep(t, second).Mail) })
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("mail %q, want %q", got, want)
+	}
+}
