@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -40,9 +39,9 @@ func (m *matrix) writeSite(runs int) {
 		case "spool", "results":
 			line = fmt.Sprintf("  %s: %s\n", key, filepath.Join(m.dir, disk, key))
 		case "max_array_size":
-			line = fmt.Sprintf("  %s: %d\n", key, max(4, runs/60))
+			line = fmt.Sprintf("  %s: %d\n", key, 4)
 		case "max_queue":
-			line = fmt.Sprintf("  %s: %d\n", key, max(12, runs/8))
+			line = fmt.Sprintf("  %s: %d\n", key, max(12, runs/4))
 		}
 		lines = append(lines, line)
 	}
@@ -62,14 +61,14 @@ func pause(ctx context.Context, least, most time.Duration) bool {
 	}
 }
 
-// breakThings breaks what is under the daemon, one thing at a time, over and over.
+// breakThings breaks what is under the daemon, each thing once.
 func (m *matrix) breakThings(ctx context.Context, long bool) {
-	stop, most := 12*time.Second, 7
+	stop := 12 * time.Second
 	if long {
-		stop, most = 30*time.Second, math.MaxInt
+		stop = 30 * time.Second
 	}
-	for i := 0; i < most && pause(ctx, 3*time.Second, 7*time.Second); i++ {
-		switch i % 7 {
+	for i := 0; i < 7 && pause(ctx, 3*time.Second, 7*time.Second); i++ {
+		switch i {
 		case 0:
 			m.kill(ctx, "slurmctld", "slurmctld")
 		case 1:

@@ -31,8 +31,13 @@ import (
 // envRuns is how many runs the matrix has; without it, the short form.
 const envRuns = "SBENCH_KILL_RUNS"
 
-// shortRuns end in a minute or two.
-const shortRuns = 36
+const (
+	// shortRuns end in a minute or two.
+	shortRuns = 36
+	// waveRuns is how many runs of a longer matrix are in the works at a time: each
+	// wave has everything broken under it, and is then brought to its end.
+	waveRuns = 100
+)
 
 // failpoints are the numbered steps between which the daemon is killed.
 var failpoints = []string{
@@ -54,28 +59,37 @@ func TestKillMatrix(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := newMatrix(t, runs)
-	sweep := m.submit(runs)
-	ctx, stop := context.WithCancel(t.Context())
+	size := min(runs, waveRuns)
+	m := newMatrix(t, size)
+	var sweeps []int64
+	for left := runs; left > 0; left -= size {
+		begin := time.Now()
+		sweeps = append(sweeps, m.wave(min(size, left), len(sweeps), runs > shortRuns))
+		t.Logf("wave %d, %d runs: %v", len(sweeps), min(size, left), time.Since(begin).Round(time.Second))
+	}
+	m.report(sweeps, runs)
+}
+
+// wave has a sweep of that many runs done while everything fails, and repairs and
+// waits for its end.
+func (m *matrix) wave(runs, number int, long bool) (sweep int64) {
+	sweep = m.submit(runs, number)
+	ctx, stop := context.WithCancel(m.Context())
+	defer stop()
 	var wait sync.WaitGroup
 	wait.Go(func() { m.superviseDaemon(ctx) })
-	broken := make(chan struct{})
-	wait.Go(func() { defer close(broken); m.breakThings(ctx, runs > shortRuns) })
 	wait.Go(func() { m.killAfterSubmit(ctx) })
-	if runs > shortRuns {
-		m.await(sweep, runs, runs*8/10, time.Duration(runs)*3*time.Second+10*time.Minute)
-	} else {
-		<-broken // each thing once
-	}
+	m.breakThings(ctx, long)
 	stop()
 	wait.Wait()
 	m.repair()
-	calm, stopCalm := context.WithCancel(t.Context())
+	calm, stopCalm := context.WithCancel(m.Context())
+	defer stopCalm()
 	wait.Go(func() { m.daemonOnce(calm, "", 0) })
-	m.await(sweep, runs, runs, time.Duration(runs)*time.Second+10*time.Minute)
+	m.await(sweep, runs, time.Duration(runs)*time.Second+10*time.Minute)
 	stopCalm()
 	wait.Wait()
-	m.report(sweep, runs)
+	return sweep
 }
 
 type matrix struct {
@@ -85,6 +99,7 @@ type matrix struct {
 	site    string // its file
 	small   string // a file system that can be filled; "" where none could be mounted
 	store   *store.Store
+	turn    int // of the daemons
 	mu      sync.Mutex
 	killed  map[string]int
 	// breaking is held by who breaks something: a slurmctld without a saved state
@@ -155,7 +170,7 @@ func (m *matrix) end() {
 }
 
 // submit stores a sweep of that many runs, with a budget that chaos cannot spend.
-func (m *matrix) submit(runs int) int64 {
+func (m *matrix) submit(runs, number int) int64 {
 	m.Helper()
 	const settings = 6
 	n := store.NewSweep{
@@ -166,7 +181,7 @@ func (m *matrix) submit(runs int) int64 {
 		s := setting.Default()
 		s.Model.Name = "quick"
 		s.Hardware.GPU, s.Hardware.GPUs, s.Hardware.Placement = "cpu-x86", 0, setting.PlacementGPU
-		s.Workload.Seed = int64(i)
+		s.Workload.Seed = int64(number*settings + i)
 		s.Workload.Duration = 2 * time.Second
 		s.Normalize()
 		n.Settings = append(n.Settings, store.NewSetting{
@@ -181,9 +196,10 @@ func (m *matrix) submit(runs int) int64 {
 }
 
 // superviseDaemon starts the daemon again whenever it dies: at each failpoint in
-// turn, and between them after a random while, two at a time now and then.
+// turn, on from where the wave before stopped, and between them after a random while, two at a time now and then.
 func (m *matrix) superviseDaemon(ctx context.Context) {
-	for i := 0; ctx.Err() == nil; i++ {
+	for ; ctx.Err() == nil; m.turn++ {
+		i := m.turn
 		point := failpoints[i/2%len(failpoints)]
 		if i%2 == 0 {
 			m.daemonOnce(ctx, point, 10*time.Second)
@@ -292,8 +308,8 @@ func (m *matrix) repair() {
 	}
 }
 
-// await waits until so many runs are terminal.
-func (m *matrix) await(sweep int64, runs, want int, most time.Duration) {
+// await waits until that many runs of the sweep are terminal.
+func (m *matrix) await(sweep int64, runs int, most time.Duration) {
 	m.Helper()
 	deadline := time.Now().Add(most)
 	last := ""
@@ -308,7 +324,7 @@ func (m *matrix) await(sweep int64, runs, want int, most time.Duration) {
 		if text := fmt.Sprint(states); err == nil && text != last {
 			last = text
 		}
-		if err == nil && ended >= want {
+		if err == nil && ended >= runs {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -330,15 +346,29 @@ func (m *matrix) states(sweep int64) (map[lifecycle.RunState]int, error) {
 }
 
 // report counts, prints the table and judges.
-func (m *matrix) report(sweep int64, runs int) {
+func (m *matrix) report(sweeps []int64, runs int) {
 	m.Helper()
-	states, err := m.states(sweep)
-	if err != nil {
-		m.Fatal(err)
+	total := map[lifecycle.RunState]int{}
+	counted, double := 0, 0
+	for _, sweep := range sweeps {
+		states, err := m.states(sweep)
+		if err != nil {
+			m.Fatal(err)
+		}
+		for state, n := range states {
+			total[state] += n
+		}
+		valid, twice := m.counted(sweep)
+		counted, double = counted+valid, double+twice
+		switch ended, err := m.store.Sweep(m.Context(), sweep); {
+		case err != nil:
+			m.Error(err)
+		case ended.State != store.SweepComplete:
+			m.Errorf("sweep %d is %s", sweep, ended.State)
+		}
 	}
-	lost := runs - states[lifecycle.RunComplete]
+	lost := runs - total[lifecycle.RunComplete]
 	sealed, duplicated := m.ledger()
-	counted, double := m.counted(sweep)
 	var out bytes.Buffer
 	fmt.Fprintln(&out)
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -350,17 +380,11 @@ func (m *matrix) report(sweep int64, runs int) {
 	if m.small == "" {
 		fmt.Fprintln(&out, "the full disk was left out: mounting a small file system needs root")
 	}
-	fmt.Fprintf(&out, "attempts sealed %d, results counted %d, states %v\n", sealed, counted, states)
+	fmt.Fprintf(&out, "attempts sealed %d, results counted %d, states %v\n", sealed, counted, total)
 	fmt.Fprintf(&out, "runs %d lost %d duplicated %d double-counted %d\n", runs, lost, duplicated, double)
 	fmt.Print(out.String())
 	if lost+duplicated+double > 0 {
 		m.Error("see above")
-	}
-	switch ended, err := m.store.Sweep(m.Context(), sweep); {
-	case err != nil:
-		m.Error(err)
-	case ended.State != store.SweepComplete:
-		m.Errorf("the sweep is %s", ended.State)
 	}
 }
 
