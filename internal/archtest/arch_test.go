@@ -48,7 +48,7 @@ var layers = map[string]layer{
 	"runner/preflight": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,
 	"runner/loadgen": node, "runner/audit": node, "runner/gang": node,
 
-	"submit": service, "track": service, "collect": service, "cron": service, "notify": service, "sitecheck": service, "web": service,
+	"submit": service, "track": service, "collect": service, "cron": service, "judge": service, "notify": service, "sitecheck": service, "web": service,
 	"runner": service, "sim": service, "devcluster": service, "bench": service,
 
 	"daemon": program, "cli": program,

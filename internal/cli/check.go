@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -70,7 +71,12 @@ func (o *checkOptions) run(a *app, cmd *cobra.Command) error {
 	}
 	if report.Counts[regress.Undecided] > 0 && o.budget > 0 {
 		again, err := client.Confirm(cmd.Context(), api.ConfirmRequest{CheckRequest: o.req, Budget: o.budget})
-		if err != nil {
+		var refusal *api.Problem
+		switch {
+		case errors.As(err, &refusal) && refusal.Code == api.CodeRefused:
+			// The report stands without: what is undecided stays so.
+			a.message("the undecided series are not run again: %v", refusal)
+		case err != nil:
 			return err
 		}
 		if again.SweepID != 0 {

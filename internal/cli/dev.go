@@ -23,7 +23,7 @@ import (
 const devDirVariable = "SBENCH_DEV_DIR"
 
 // newDevCommand returns `sbench dev`.
-func newDevCommand() *cobra.Command {
+func newDevCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dev COMMAND",
 		Short: "a private Slurm cluster in a directory",
@@ -39,7 +39,7 @@ sbench dev down`,
 	}
 	var dir string
 	cmd.PersistentFlags().StringVar(&dir, "dir", "", "the cluster's directory (default $"+devDirVariable+", else ~/.local/state/sbench/dev)")
-	cmd.AddCommand(newDevUpCommand(&dir), newDevDownCommand(&dir), newDevStatusCommand(&dir), newDevEnvCommand(&dir), newDevExecCommand(&dir))
+	cmd.AddCommand(newDevUpCommand(&dir), newDevDownCommand(&dir), newDevStatusCommand(&dir), newDevEnvCommand(&dir), newDevExecCommand(&dir), newDevHistoryCommand(a))
 	annotate(cmd, annotationEnv, devDirVariable+"  the cluster's directory; sbench dev env exports it")
 	exits(cmd, exitOK, exitFailed, exitUsage)
 	return cmd

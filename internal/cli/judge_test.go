@@ -265,3 +265,125 @@ func TestCheckCommand(t *testing.T) {
 	l.ok("baseline", "rm", "main")
 	l.fails(exitFailed, "no baseline", "baseline", "rm", "main")
 }
+
+// What is undecided is run again by the rules of a submission: within the quotas,
+// on a site that takes sweeps, in the owner's name. A refusal leaves the report.
+func TestCheckCommand_RunsAgainByTheRules(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	base := l.night([]ran{by(1), by(1)}, "--repeats", "5")
+	l.ok("baseline", "set", "main", fmt.Sprint(base))
+	two := ran{throughput: []float64{100, 108}, latency: []float64{0.1, 0.11}}
+	noisy := l.night([]ran{two, by(1)}, "--repeats", "2")
+	ask := func() (api.Confirmation, error) {
+		return api.NewClient(l.socket).Confirm(t.Context(), api.ConfirmRequest{
+			CheckRequest: api.CheckRequest{Baseline: "main", SweepID: noisy, Threshold: 0.05}, Budget: 40,
+		})
+	}
+	refused := func(want string) {
+		t.Helper()
+		if _, err := ask(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	l.ok("quota", "set", "0.001", "--period", "year")
+	refused("GPU-hours")
+	junit := filepath.Join(l.dir, "refused.xml")
+	o := l.run("check", "--baseline", "main", fmt.Sprint(noisy), "--junit", junit)
+	if text, err := os.ReadFile(junit); o.status != exitIncomplete || err != nil || !strings.Contains(string(text), `errors="`) || !strings.Contains(o.stderr, "not run again") {
+		t.Errorf("over the quota: %+v, %v", o, err)
+	}
+	l.ok("quota", "set", "1000", "--period", "year")
+	l.ok("site", "drain", "lab", "--reason", "maintenance")
+	refused("takes no new sweeps")
+	l.ok("site", "resume", "lab")
+	first, err := ask()
+	if err != nil || first.SweepID == 0 || first.Runs == 0 || first.Runs > 40 {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	if again, err := ask(); err != nil || again != first {
+		t.Errorf("asked twice: %+v, %v", again, err)
+	}
+	sweep := asJSON[api.Sweep](l, "show", "sweep", fmt.Sprint(first.SweepID))
+	if sweep.User != l.user || !strings.HasSuffix(sweep.Name, "-confirm") || sweep.RunsTotal != first.Runs || sweep.GPUHours == nil || *sweep.GPUHours <= 0 {
+		t.Errorf("%+v", sweep)
+	}
+}
+
+// The nights of a schedule as users see them.
+func TestRegressionsCommand(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	plain := l.night([]ran{by(1), by(1)}, "--repeats", "5")
+	l.fails(exitFailed, "not submitted by a schedule", "regressions", fmt.Sprint(plain))
+	if o := l.run("regressions"); o.status != exitOK || strings.Count(o.stdout, "\n") != 1 {
+		t.Errorf("no night: %+v", o)
+	}
+	l.fails(exitUsage, "--wait", "regressions", "--wait")
+	done := asJSON[api.InsertedNights](l, "dev", "history", fmt.Sprint(plain), "--label", "rehearsal", "--nights", "12")
+	if done.Nights != 24 {
+		t.Errorf("%+v", done)
+	}
+	l.fails(exitUsage, "--label", "dev", "history", fmt.Sprint(plain))
+	setting := asJSON[api.Sweep](l, "show", "sweep", fmt.Sprint(plain)).Settings[0].SettingHash
+	l.judged(plain, setting)
+	o := l.run("regressions", fmt.Sprint(plain), "--wait")
+	for _, want := range []string{"regressed", "+8.1 %", "node n7 is slow (ttft_p95)", "driver: 2 tonight, 1 before", "all of l4 shifted: ttft_p95 +5.0 % over 30 series", "emulated hardware", "12 synthetic nights"} {
+		if o.status != exitRegression || !strings.Contains(o.stdout, want) {
+			t.Errorf("the night lacks %q: %+v", want, o)
+		}
+	}
+	for _, args := range [][]string{{"regressions", "--json"}, {"regressions", "--since", "2020-01-01", "--site", "lab", "--json"}} {
+		var nights []api.Night
+		o := l.run(args...)
+		if err := json.Unmarshal([]byte(o.stdout), &nights); err != nil || o.status != exitRegression || len(nights) != 1 || nights[0].Cron != "nightly" || nights[0].Published() != 1 {
+			t.Errorf("%v: %v %+v", args, err, o)
+		}
+	}
+	l.ok("reference", "set", "lab", setting[:16])
+	if list := asJSON[[]api.Reference](l, "reference", "list"); len(list) != 1 || list[0].SettingHash != setting || list[0].SetBy != l.user {
+		t.Errorf("%+v", list)
+	}
+	l.ok("reference", "rm", "lab")
+	if list := asJSON[[]api.Reference](l, "reference", "list"); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
+// judged stores the judgement of a sweep as if a schedule had submitted it.
+func (l *lab) judged(sweep int64, setting string) {
+	l.t.Helper()
+	ctx := l.t.Context()
+	must := func(err error) {
+		l.t.Helper()
+		if err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	_, err := l.store.AddCron(ctx, store.NewCron{
+		Name: "nightly", UserName: l.user, UID: os.Getuid(), Schedule: "0 22 * * *", TimeZone: "UTC", Overlap: "skip", CatchUp: "last", AtWindowEnd: "continue",
+		Site: "lab", FileDigest: "x", SettingsDigest: "x", Options: json.RawMessage(`{}`),
+	})
+	must(err)
+	crons, err := l.store.Crons(ctx, l.user, "nightly")
+	must(err)
+	_, err = l.store.FireCron(ctx, crons[0], 0, l.user)
+	must(err)
+	waiting, err := l.store.WaitingFirings(ctx)
+	must(err)
+	must(l.store.MoveFiring(ctx, waiting[0].ID, store.FiringSubmitted, "", &sweep, 1))
+	l.fails(exitIncomplete, "1 night not judged yet", "regressions", fmt.Sprint(sweep))
+	ratio, p := 1.081, 1e-6
+	c := regress.Candidate{Series: setting, Stratum: "l4", Metric: "ttft_p95", Tonight: setting, Before: setting, Synthetic: 12}
+	report, err := json.Marshal(regress.Report{
+		Screened: regress.Screened{
+			Screened: 2, Candidates: []regress.Candidate{c}, Unscreened: map[string]int{},
+			Drifts: []regress.Drift{{Stratum: "l4", Metric: "ttft_p95", Shift: 0.05, P: 1e-9, Series: 30}},
+		},
+		Nodes:         []regress.NodeEffect{{Node: "n7", Metric: "ttft_p95", Effect: 0.1, Advice: "n7 is slow"}},
+		Confirmations: []regress.Confirmation{{Candidate: c, Confirmed: true, Published: true, Ratio: &ratio, ConfirmP: &p, Reason: "worse"}},
+		Environments:  []regress.Unlike{{Series: setting, Lines: []string{"driver: 2 tonight, 1 before"}}},
+	})
+	must(err)
+	must(l.store.BeginNight(ctx, store.Night{SweepID: sweep, State: store.NightJudged, NSeries: 2, NCandidates: 1, Report: report}))
+}

@@ -141,9 +141,9 @@ pinned one, and publishes only numbers that it can prove.`,
 	add("work", newSubmitCommand(a), newQueueCommand(a), newShowCommand(a), newWatchCommand(a), newResultsCommand(a),
 		newLogsCommand(a), newBundleCommand(a), newRerunCommand(a), newCancelCommand(a), newHoldCommand(a), newReleaseCommand(a), newRequeueCommand(a), newThrottleCommand(a), newDeadCommand(a), newCronCommand(a))
 	add("admin", newCostCommand(a), newRateCommand(a), newQuotaCommand(a), newTokenCommand(a), newAuditCommand(a),
-		newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(), newDoctorCommand(),
+		newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(a), newDoctorCommand(),
 		newVersionCommand(a), newManCommand(a))
-	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a))
+	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a), newRegressionsCommand(a), newReferenceCommand(a))
 	exits(root, exitOK, exitFailed, exitUsage, exitRefused, exitIncomplete, exitRegression, exitUnreachable)
 	root.SetCompletionCommandGroupID("admin")
 	root.SetHelpCommand(newHelpCommand(root))

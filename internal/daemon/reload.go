@@ -70,7 +70,7 @@ func (r *reloader) use(sites []*site.Site) error {
 }
 
 func (r *reloader) servicesOf(f *inForce, s *store.Store) ([]service, error) {
-	return services(r.config, f.sites, f.clusters, s, admitter{r.peers, r.admit, r.released}, r.log)
+	return services(r.config, f.sites, f.clusters, s, admitter{r.peers, r.admit, r.released, r.confirm}, r.log)
 }
 
 // services are those of the sites that are in force.
@@ -78,6 +78,11 @@ func (r *reloader) services(s *store.Store) ([]service, error) { return r.servic
 
 func (r *reloader) admit(ctx context.Context, who auth.Identity, req api.SubmitRequest) (api.SubmitResponse, error) {
 	return r.now.Load().handler.Admit(ctx, who, req)
+}
+
+// confirm runs settings of a sweep again by the site files in force.
+func (r *reloader) confirm(ctx context.Context, who auth.Identity, of int64, list []store.Again, key string) (int64, error) {
+	return r.now.Load().handler.Confirm(ctx, who, of, list, key)
 }
 
 func (r *reloader) released(site string, took time.Duration) {

@@ -15,6 +15,7 @@ import (
 	"sbench/internal/auth"
 	"sbench/internal/collect"
 	"sbench/internal/cron"
+	"sbench/internal/judge"
 	"sbench/internal/lifecycle"
 	"sbench/internal/notify"
 	"sbench/internal/site"
@@ -57,6 +58,8 @@ func services(c Config, sites []*site.Site, clusters map[string]*slurm.Client, s
 	crons := cron.New(cron.Config{Store: s, Identify: door.peers.Of, Admit: door.admit, Log: log})
 	mails := notify.New(notify.Config{Store: s, Send: c.Mail.sender(), From: c.Mail.From, Domain: c.Mail.Domain, Log: log, Failpoint: die})
 	list = append(list, service{"mail", mails.Run})
+	judges := judge.New(judge.Config{Store: s, Identify: door.peers.Of, Confirm: door.confirm, Log: log, Failpoint: die})
+	list = append(list, service{"judge", judges.Run})
 	return append(list, service{"listen", func(ctx context.Context) error { return listenForRuns(ctx, s, wake, log) }}, service{"cron", crons.Run}), nil
 }
 
@@ -66,6 +69,8 @@ type admitter struct {
 	admit func(ctx context.Context, who auth.Identity, req api.SubmitRequest) (api.SubmitResponse, error)
 	// released is told how long a batch of a site took to get into the queue.
 	released func(site string, took time.Duration)
+	// confirm runs settings of a sweep again.
+	confirm func(ctx context.Context, who auth.Identity, of int64, list []store.Again, key string) (int64, error)
 }
 
 // clients are how the sites' Slurms are called. They live as long as the process,

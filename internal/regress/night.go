@@ -48,9 +48,13 @@ type Candidate struct {
 	Tonight  string  `json:"setting_hash"`
 	// Before is the setting of the nights before: another one where a digest or a
 	// version changed.
-	Before    string `json:"before_setting_hash"`
-	Runs      int    `json:"runs"` // a side, of the confirmation
-	Synthetic int    `json:"synthetic_nights"`
+	Before string `json:"before_setting_hash"`
+	Runs   int    `json:"runs"` // a side, of the confirmation
+	// Since is how many nights the step is old, tonight included; 1 for tonight.
+	Since int `json:"since_nights"`
+	// Witness: not suspected by itself, but run again for a drift of its stratum.
+	Witness   bool `json:"witness"`
+	Synthetic int  `json:"synthetic_nights"`
 }
 
 // Drift is a shift of everything in a stratum tonight: driver, firmware, heat.
@@ -222,22 +226,19 @@ func (l line) screen() (Candidate, bool) {
 	s := l.series
 	c := Candidate{
 		Series: s.Hash, Stratum: s.Stratum, Metric: l.metric, P: t.P, Step: stepped,
-		Tonight: s.Nights[len(s.Nights)-1].SettingHash, Estimate: math.Expm1(l.residual()),
+		Tonight: s.Nights[len(s.Nights)-1].SettingHash, Estimate: math.Expm1(l.residual()), Since: 1,
 		Runs: min(maxConfirm, max(minConfirm, stats.Detect(l.run, lookFor, confirmP, 0.8))),
 	}
 	if stepped {
 		c.Estimate = math.Expm1(stats.Mean(l.means[step.Index:]) - stats.Mean(l.means[:step.Index]))
+		c.Since = max(1, len(l.means)-step.Index)
 	}
 	before := s.Nights[:len(s.Nights)-1]
 	if stepped { // what was pinned before the step, not after it
-		before = before[:min(len(before), max(1, len(before)+1-(len(l.means)-step.Index)))]
+		before = before[:max(1, len(before)+1-c.Since)]
 	}
 	c.Before = before[len(before)-1].SettingHash
-	for _, n := range s.Nights {
-		if n.Synthetic {
-			c.Synthetic++
-		}
-	}
+	c.Synthetic = synthetic(s.Nights)
 	return c, true
 }
 

@@ -24,6 +24,7 @@ type NodeValue struct {
 // NodeEffect is how much slower a node is than the others, over settings.
 type NodeEffect struct {
 	Node     string  `json:"node"`
+	Metric   string  `json:"metric"`
 	Effect   float64 `json:"effect"` // relative, worse positive, of the latest night
 	Settings int     `json:"settings"`
 	Limit    float64 `json:"limit"`  // beyond which it is an outlier
@@ -141,6 +142,7 @@ func outlierLimit(effects []NodeEffect) float64 {
 // earlier nights: the cheapest drift alarm there is.
 type Reference struct {
 	Node   string  `json:"node"`
+	Metric string  `json:"metric"`
 	Change float64 `json:"change"` // relative, worse positive
 	P      float64 `json:"p"`      // one-sided
 	Nights int     `json:"nights"`
@@ -178,7 +180,7 @@ func ReferenceDrift(nights []Night, metric string) []Reference {
 		t := stats.Predictive(earlier, tonight[node])
 		change := math.Expm1(tonight[node] - stats.Mean(earlier))
 		out = append(out, Reference{
-			Node: node, Change: change, P: t.P, Nights: len(earlier), Drift: t.P < screenP && change > 0.01,
+			Node: node, Metric: metric, Change: change, P: t.P, Nights: len(earlier), Drift: t.P < screenP && change > 0.01,
 		})
 	}
 	return out

@@ -227,6 +227,7 @@ update cron_firing set state = $2, reason = $3, sweep_id = $4, version = coalesc
  where id = $1 and state = 'waiting'`
 	sqlFiringEnded  = `update cron_firing set ended_at = $2, window_met = coalesce(window_met, $3), changed_at = $4 where id = $1`
 	sqlFiringMissed = `update cron_firing set window_met = false, changed_at = $2 where id = $1 and window_met is null`
+	sqlCronOfSweep  = `select c.name from cron_firing f join cron c on c.id = f.cron_id where f.sweep_id = $1 limit 1`
 	sqlSweepByKey   = `select id from sweep where uid = $1 and idempotency_key = $2`
 )
 
@@ -340,4 +341,17 @@ func (s *Store) SweepOfKey(ctx context.Context, uid int, key string) (int64, err
 		return 0, fmt.Errorf("look for sweep of %s: %w", key, err)
 	}
 	return id, nil
+}
+
+// CronOfSweep names the schedule that submitted a sweep; "" where none did.
+func (s *Store) CronOfSweep(ctx context.Context, sweep int64) (string, error) {
+	var name string
+	err := s.pool.QueryRow(ctx, sqlCronOfSweep, sweep).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look for the schedule of sweep %d: %w", sweep, err)
+	}
+	return name, nil
 }

@@ -2,16 +2,14 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"sbench/internal/setting"
+	"sbench/internal/compare"
+	"sbench/internal/regress"
 )
 
 // Baseline is a sweep with a name that others are held against.
@@ -69,17 +67,40 @@ type NightRow struct {
 	SettingHash  string
 	Night        time.Time // when its first run began
 	Synthetic    bool
+	Scheduled    bool // submitted by a schedule
 	Fingerprints []string
 	Nodes        []string
 	Throughput   []*float64 // output_tokens_per_s
 	Latency      []*float64 // ttft_p95
 }
 
+// Judged is the row for those that judge. A metric that a run lacks is left out.
+func (n NightRow) Judged() regress.Night {
+	out := regress.Night{
+		Sweep: n.SweepID, SettingHash: n.SettingHash, Synthetic: n.Synthetic, Nodes: n.Nodes, Fingerprint: n.Fingerprints,
+		Values: map[string][]float64{},
+	}
+	for i, list := range [][]*float64{n.Throughput, n.Latency} {
+		values := make([]float64, 0, len(list))
+		for _, v := range list {
+			if v != nil && *v > 0 {
+				values = append(values, *v)
+			}
+		}
+		if len(values) == len(list) {
+			out.Values[compare.Gating()[i]] = values
+		}
+	}
+	return out
+}
+
 // Of a run that was measured validly more than once the first counts. Results
-// with a finding about the engine are kept out of history.
+// with a finding about the engine are kept out of history, and so are sweeps that
+// have several settings of a series: they are no night of it.
 const sqlNights = `
 select * from (
     select r.series_hash, r.sweep_id, min(r.setting_hash) as setting_hash, min(r.started_at) as night, false as synthetic,
+           exists (select from cron_firing f where f.sweep_id = r.sweep_id) as scheduled,
            array_agg(distinct r.fingerprint_hash) as fingerprints,
            array_agg(coalesce(r.nodes[1], '') order by r.repeat) as nodes,
            array_agg(r.output_tokens_per_s order by r.repeat) as throughput,
@@ -88,9 +109,9 @@ select * from (
              where series_hash = any($1) and site = $2 and valid and findings = '{}' and started_at >= $3 and hardware_class = $5
              order by run_id, ended_at, attempt_id) r
      where not exists (select from confirmation c where c.sweep_id = r.sweep_id)
-     group by r.series_hash, r.sweep_id
+     group by r.series_hash, r.sweep_id having count(distinct r.setting_hash) = 1
     union all
-    select n.series_hash, 0, n.setting_hash, n.night, true, '{}', n.nodes, n.output_tokens_per_s, n.ttft_p95
+    select n.series_hash, 0, n.setting_hash, n.night, true, false, '{}', n.nodes, n.output_tokens_per_s, n.ttft_p95
       from synthetic_night n
      where n.series_hash = any($1) and n.site = $2 and n.night >= $3 and n.hardware_class = $5) h
  where h.night <= $4
@@ -131,68 +152,7 @@ func (s *Store) InsertSynthetic(ctx context.Context, nights []NewSyntheticNight)
 	return nil
 }
 
-const (
-	sqlConfirmable = `
-select ss.setting_hash as hash, c.series_hash, c.canonical_spec, ss.setting
-  from sweep_setting ss join setting c using (setting_hash)
- where ss.sweep_id = $1 and ss.setting_hash = any($2) order by ss.ordinal`
-	sqlInsertConfirmation = `insert into confirmation (sweep_id, of_sweep, created_at) values ($1, $2, $3) on conflict do nothing`
-	sqlIsConfirmation     = `select of_sweep from confirmation where sweep_id = $1`
-)
-
-// confirmable is a setting of a sweep that can be put into another.
-type confirmable struct {
-	Hash, SeriesHash string
-	CanonicalSpec    json.RawMessage
-	Setting          setting.Setting
-}
-
-// Confirm creates a sweep that runs settings of the given sweeps again, runs times
-// each and interleaved, with the options of the first sweep. settings maps a sweep
-// to hashes of its settings. The same key makes the same sweep.
-func (s *Store) Confirm(ctx context.Context, of Sweep, settings map[int64][]string, runs int, key string) (int64, error) {
-	text, err := s.SweepText(ctx, of.ID)
-	if err != nil {
-		return 0, err
-	}
-	n := NewSweep{
-		Name: of.Name + "-confirm", UserName: of.UserName, UID: of.UID, Account: of.Account, Site: of.Site, Priority: of.Priority,
-		IdempotencyKey: key, File: text.File, Options: text.Options, SLO: of.SLO, MaxErrorRate: of.MaxErrorRate, HardwareClass: of.HardwareClass,
-	}
-	seen := map[string]bool{}
-	for _, id := range sortedKeys(settings) {
-		list, err := collect[confirmable](ctx, s.pool, "settings", sqlConfirmable, id, settings[id])
-		if err != nil {
-			return 0, err
-		}
-		for _, c := range list {
-			if !seen[c.Hash] {
-				seen[c.Hash] = true
-				n.Settings = append(n.Settings, NewSetting{Hash: c.Hash, SeriesHash: c.SeriesHash, CanonicalSpec: c.CanonicalSpec, Setting: c.Setting, Repeats: runs})
-			}
-		}
-	}
-	if len(n.Settings) == 0 {
-		return 0, fmt.Errorf("settings to run again: %w", ErrNotFound)
-	}
-	var id int64
-	digest, err := n.digest()
-	if err != nil {
-		return 0, err
-	}
-	err = s.WithTx(ctx, func(tx *Tx) error {
-		var err error
-		if id, _, err = tx.createSweep(ctx, n, digest); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, sqlInsertConfirmation, id, of.ID, tx.now)
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("create confirmation of sweep %d: %w", of.ID, err)
-	}
-	return id, nil
-}
+const sqlIsConfirmation = `select of_sweep from confirmation where sweep_id = $1`
 
 // Confirms returns the sweep that a confirmation is about, or ErrNotFound.
 func (s *Store) Confirms(ctx context.Context, sweep int64) (int64, error) {
@@ -237,17 +197,14 @@ select j.series_hash, max(s.submitted_at) as at from judgement j join sweep s on
  where j.series_hash = any($1) and j.published and s.submitted_at < $2 group by j.series_hash`
 )
 
-// InsertJudgements records decisions; one that is known stays as it was.
-func (s *Store) InsertJudgements(ctx context.Context, list []NewJudgement) error {
-	err := s.WithTx(ctx, func(tx *Tx) error {
-		batch := &pgx.Batch{}
-		for _, j := range list {
-			batch.Queue(sqlInsertJudgement, j.SweepID, given(j.ConfirmedBy), j.SeriesHash, j.SettingHash, j.Stratum, j.Metric, j.Estimate, j.Ratio, j.P,
-				j.PAdjusted, j.Confirmed, j.Published, j.Reason, j.By, tx.now)
-		}
-		return tx.SendBatch(ctx, batch).Close()
-	})
-	if err != nil {
+// insertJudgements records decisions; one that is known stays as it was.
+func (tx *Tx) insertJudgements(ctx context.Context, list []NewJudgement) error {
+	batch := &pgx.Batch{}
+	for _, j := range list {
+		batch.Queue(sqlInsertJudgement, j.SweepID, given(j.ConfirmedBy), j.SeriesHash, j.SettingHash, j.Stratum, j.Metric, j.Estimate, j.Ratio, j.P,
+			j.PAdjusted, j.Confirmed, j.Published, j.Reason, j.By, tx.now)
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("insert %d judgements: %w", len(list), err)
 	}
 	return nil
@@ -270,5 +227,3 @@ func (s *Store) Steps(ctx context.Context, series []string, before time.Time) (m
 	}
 	return out, nil
 }
-
-func sortedKeys(m map[int64][]string) []int64 { return slices.Sorted(maps.Keys(m)) }

@@ -180,7 +180,7 @@ func (s *server) spreads(ctx context.Context, sweep store.Sweep, base []compare.
 	}
 	nights := map[string][]regress.Night{}
 	for _, n := range rows {
-		nights[n.SeriesHash] = append(nights[n.SeriesHash], nightOf(n))
+		nights[n.SeriesHash] = append(nights[n.SeriesHash], n.Judged())
 	}
 	out := map[string]map[string]regress.Spread{}
 	for hash, list := range nights {
@@ -190,26 +190,6 @@ func (s *server) spreads(ctx context.Context, sweep store.Sweep, base []compare.
 		}
 	}
 	return out, nil
-}
-
-// nightOf turns a row into a night; a metric that a run lacks is left out.
-func nightOf(n store.NightRow) regress.Night {
-	out := regress.Night{
-		Sweep: n.SweepID, SettingHash: n.SettingHash, Synthetic: n.Synthetic, Nodes: n.Nodes, Fingerprint: n.Fingerprints,
-		Values: map[string][]float64{},
-	}
-	for i, list := range [][]*float64{n.Throughput, n.Latency} {
-		values := make([]float64, 0, len(list))
-		for _, v := range list {
-			if v != nil && *v > 0 {
-				values = append(values, *v)
-			}
-		}
-		if len(values) == len(list) {
-			out.Values[compare.Gating()[i]] = values
-		}
-	}
-	return out
 }
 
 // verdicts judges each series of the baseline, and names those that are new. What
@@ -275,33 +255,33 @@ func (s *server) confirm(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := map[int64][]string{}
-	sides, runs := 0, minConfirm
+	var list []store.Again
+	runs := minConfirm
 	for _, v := range report.Series {
-		if v.Outcome != regress.Undecided || sides >= req.Budget/minConfirm {
+		if v.Outcome != regress.Undecided || len(list) >= req.Budget/minConfirm {
 			continue
 		}
-		settings[sweep.ID] = append(settings[sweep.ID], v.Setting)
-		sides++
+		list = append(list, store.Again{SweepID: sweep.ID, SettingHash: v.Setting})
 		if v.Baseline != v.Setting {
-			settings[report.Baseline.SweepID] = append(settings[report.Baseline.SweepID], v.Baseline)
-			sides++
+			list = append(list, store.Again{SweepID: report.Baseline.SweepID, SettingHash: v.Baseline})
 		}
 		runs = max(runs, v.RunsNeeded)
 	}
-	if sides == 0 {
+	if len(list) == 0 {
 		return api.Confirmation{}, nil
 	}
-	runs = min(runs, maxConfirm, max(minConfirm, req.Budget/sides))
-	if sides*runs > req.Budget {
+	runs = min(runs, maxConfirm, max(minConfirm, req.Budget/len(list)))
+	if len(list)*runs > req.Budget {
 		return api.Confirmation{}, nil
+	}
+	for i := range list {
+		list[i].Runs = runs
 	}
 	// The same question asked twice is one confirmation.
 	key := fmt.Sprintf("confirm-%d-%d-%g-%d", sweep.ID, report.Baseline.SweepID, req.Threshold, req.Budget)
-	id, err := s.Store.Confirm(r.Context(), sweep, settings, runs, key)
+	id, err := s.again(r.Context(), who, sweep.ID, list, key)
 	if err != nil {
 		return nil, err
 	}
-	s.Log.InfoContext(r.Context(), "confirmation submitted", "sweep", id, "of", sweep.ID, "settings", sides, "runs", sides*runs, "user", who.User)
-	return api.Confirmation{SweepID: id, Runs: sides * runs}, nil
+	return api.Confirmation{SweepID: id, Runs: len(list) * runs}, nil
 }

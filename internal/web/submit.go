@@ -55,6 +55,15 @@ type admission struct {
 	resp    api.SubmitResponse
 	carried map[string]store.Carried // settings that stand on an older result, canaries included
 	foreign []string                 // images that are not registered
+	repeats map[string]int           // by setting, where they differ; nil: as the sweep says
+}
+
+// runs is how many runs a setting gets at once, and how many there can be.
+func (a *admission) runs(hash string) (first, most int) {
+	if a.repeats != nil {
+		return a.repeats[hash], a.repeats[hash]
+	}
+	return a.sweep.Repeats.First(), a.sweep.Repeats.Runs()
 }
 
 // submit admits a sweep, or says what would become of it.
@@ -236,7 +245,10 @@ func faulty(name string, list diag.List) error {
 
 // choose finds the site: the one that is named, or the only one.
 func (s *server) choose(ctx context.Context, a *admission) error {
-	name := cmp.Or(a.options.Site, a.file.Site)
+	name := a.options.Site
+	if name == "" && a.file != nil {
+		name = a.file.Site
+	}
 	switch {
 	case name != "":
 		st, err := s.site(name)
@@ -322,7 +334,6 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		return err
 	}
 	options := planOptions(a.options)
-	first, most := a.sweep.Repeats.First(), a.sweep.Repeats.Runs()
 	unfit, known := map[string]int{}, walls{}
 	var runs []plan.Run
 	for i := range a.sweep.Settings {
@@ -337,6 +348,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		if !measured {
 			seconds = plan.RunLimit(&x.Setting, startForecast).Seconds()
 		}
+		first, most := a.runs(x.Hash)
 		hours := float64(shape.GPUs) * seconds / 3600
 		if c, ok := a.carried[x.Hash]; ok && !c.Canary {
 			a.plan.SavedGPUHours += hours * float64(first)
