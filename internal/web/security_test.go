@@ -39,6 +39,8 @@ func bodies() map[string]any {
 		"POST /v1/quotas":             api.QuotaRequest{Period: "month", GPUHours: &one},
 		"POST /v1/tokens":             api.TokenRequest{Name: "ci", Scopes: []string{"read"}, LifetimeS: 3600},
 		"POST /v1/tokens/{id}/revoke": struct{}{},
+		"POST /v1/references":         api.ReferenceRequest{Site: "lab"},
+		"POST /v1/nights/synthetic":   api.SyntheticNights{SweepID: 1, Label: "x"},
 	}
 }
 
@@ -226,6 +228,7 @@ func TestEveryEndpoint_KeepsUsersApart(t *testing.T) {
 	for pattern, want := range map[string]api.Code{
 		"POST /v1/actions": api.CodeRefused, "POST /v1/sites/{name}/mode": api.CodeRefused, "POST /v1/dead/release": api.CodeRefused,
 		"POST /v1/rates": api.CodeRefused, "POST /v1/quotas": api.CodeRefused, "POST /v1/tokens/{id}/revoke": api.CodeNotFound,
+		"POST /v1/references": api.CodeRefused, "POST /v1/nights/synthetic": api.CodeRefused,
 		"POST /v1/sweeps": api.CodeRefused, // the daemon's jobs are another's
 	} {
 		method, uri := path(pattern)
