@@ -168,15 +168,15 @@ func (w *world) settle(sweep int64) {
 		if key.SweepID != sweep {
 			continue
 		}
-		results, err := w.store.Results(ctx, key)
+		results, err := w.store.Results(ctx, key.SettingKey)
 		w.must(err)
-		in := aggregate.Input{NTotal: len(results), Terminal: true}
+		in := aggregate.Input{NTotal: key.Repeats, Terminal: true}
 		for i := range results {
 			in.Runs = append(in.Runs, results[i].Run())
 		}
 		sum, err := aggregate.Compute(in)
 		w.must(err)
-		_, err = w.store.Settle(ctx, key, sum, results)
+		_, err = w.store.Settle(ctx, key.SettingKey, sum, results)
 		w.must(err)
 	}
 }

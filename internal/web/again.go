@@ -51,6 +51,7 @@ func (s *server) again(ctx context.Context, who auth.Identity, of int64, list []
 	o.Site, o.Account, o.JobName = first.Site, first.Account, first.Name+"-confirm"
 	// What was said about the submission itself is not said about this one.
 	o.Hold, o.Begin, o.Only, o.Repeats, o.MaxGPUHours, o.MaxCost, o.Force = false, nil, nil, nil, nil, nil, false
+	o.Dependency, o.MailType, o.MailUser = "", nil, ""
 	a.plan.Name = o.JobName
 	settings, err := s.expandAgain(ctx, a, list)
 	if err != nil {
