@@ -340,6 +340,16 @@ func TestRegressionsCommand(t *testing.T) {
 			t.Errorf("%v: %v %+v", args, err, o)
 		}
 	}
+	// The lab's clock is long past what these settings measured.
+	var alarms []api.Alarm
+	o = l.run("alarms", "--since", "now-1days", "--stuck", "1h", "--json")
+	if err := json.Unmarshal([]byte(o.stdout), &alarms); err != nil || o.status != exitIncomplete || len(alarms) != 1 || alarms[0].Kind != "stale_settings" {
+		t.Errorf("%v %+v", err, o)
+	}
+	if o := l.run("alarms", "--stale", "200000h"); o.status != exitOK || strings.Count(o.stdout, "\n") != 1 {
+		t.Errorf("nothing is stale: %+v", o)
+	}
+	l.fails(exitUsage, "--pass-rate", "alarms", "--pass-rate", "2")
 	l.ok("reference", "set", "lab", setting[:16])
 	if list := asJSON[[]api.Reference](l, "reference", "list"); len(list) != 1 || list[0].SettingHash != setting || list[0].SetBy != l.user {
 		t.Errorf("%+v", list)

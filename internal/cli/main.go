@@ -143,7 +143,7 @@ pinned one, and publishes only numbers that it can prove.`,
 	add("admin", newCostCommand(a), newRateCommand(a), newQuotaCommand(a), newTokenCommand(a), newAuditCommand(a),
 		newArtefactCommand(a, api.ArtefactCheckpoint), newArtefactCommand(a, api.ArtefactImage), newSiteCommand(a), newDevCommand(a), newDoctorCommand(),
 		newVersionCommand(a), newManCommand(a))
-	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a), newRegressionsCommand(a), newReferenceCommand(a))
+	add("work", newCompareCommand(a), newCheckCommand(a), newBaselineCommand(a), newRegressionsCommand(a), newReferenceCommand(a), newAlarmsCommand(a))
 	exits(root, exitOK, exitFailed, exitUsage, exitRefused, exitIncomplete, exitRegression, exitUnreachable)
 	root.SetCompletionCommandGroupID("admin")
 	root.SetHelpCommand(newHelpCommand(root))

@@ -115,6 +115,7 @@ type gauges struct {
 
 	mu       sync.Mutex // held while the database is asked: one scrape at a time
 	counts   store.Operations
+	alarms   []store.Alarm
 	countsAt time.Time
 	spend    []cost.Row
 	spendAt  time.Time
@@ -148,6 +149,7 @@ func described() map[string]*prometheus.Desc {
 		{"sbench_makespan_last_day_seconds", "How long the sweeps took that ended in the last day.", []string{"site", "quantile"}},
 		{"sbench_firings_last_day", "Due times of schedules in the last day, by what became of them.", []string{"site", "state"}},
 		{"sbench_windows_last_day", "Firings of the last day whose sweep should end within a window: met, missed, open.", []string{"site", "outcome"}},
+		{"sbench_alarms", "What sbench alarms lists, by kind.", []string{"site", "kind"}},
 		{"sbench_attempts_last_day", "Attempts recorded in the last day, by exit class.", []string{"site", "class"}},
 		{"sbench_preflights_last_day", "Attempts of the last day by what the verification of their environment said.", []string{"site", "outcome"}},
 		{"sbench_task_starts_last_day", "Starts of tasks in the last day, by whether the node had run the checkpoint right before.", []string{"site", "checkpoint"}},
@@ -223,6 +225,9 @@ func (g *gauges) database(ctx context.Context, now time.Time, gauge emit) bool {
 	modes, err := g.Store.SiteModes(ctx)
 	if err == nil && (g.countsAt.IsZero() || now.Sub(g.countsAt) > countsAge) {
 		if g.counts, err = g.Store.Operations(ctx, now.Add(-lastDay)); err == nil {
+			g.alarms, err = g.Store.Alarms(ctx, g.alarmLimits())
+		}
+		if err == nil {
 			g.countsAt = now
 		}
 	}
@@ -272,6 +277,15 @@ func (g *gauges) past(gauge emit) {
 	type key struct{ name, site, label string }
 	sums := map[key]float64{}
 	for _, st := range g.Sites {
+		for _, kind := range alarmKinds() {
+			n := 0
+			for _, a := range g.alarms {
+				if a.Kind == kind && a.Site == st.Name {
+					n++
+				}
+			}
+			gauge("sbench_alarms", float64(n), st.Name, kind)
+		}
 		sums[key{"sbench_sweeps_active", st.Name, ""}] = 0
 		for name, labels := range map[string][]string{
 			"sbench_sweeps_ended_last_day": {"complete", "incomplete", "cancelled"},

@@ -166,6 +166,7 @@ func (s *server) routes() map[string]handler {
 		"POST /v1/check":                s.check,
 		"POST /v1/check/confirm":        s.confirm,
 		"GET /v1/nights":                s.listNights,
+		"GET /v1/alarms":                s.listAlarms,
 		"POST /v1/nights/synthetic":     s.insertSynthetic,
 		"GET /v1/references":            s.listReferences,
 		"POST /v1/references":           s.setReference,
