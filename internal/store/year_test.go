@@ -276,31 +276,49 @@ func (y *year) warm(name, target string, query func(ctx context.Context, round i
 	fmt.Printf("year_%s_ms %.1f %s\n", name, float64(took[rounds/2].Microseconds())/1000, target)
 }
 
+// queries are the product's own: what sbench results, compare and the judgement of a
+// night read.
 func (y *year) queries() {
 	last := y.sweep + int64(y.nights) - 1
 	y.warm("latest_of_sweep", "<=200", func(ctx context.Context, _ int) (int, error) {
 		list, err := y.store.AggregateViews(ctx, last)
 		return len(list), err
 	})
-	// What the store has for both as of now: the runs of a setting over all sweeps
-	// with the time that its series takes, and the valid results of two settings.
+	// All nights of a series, as the screen reads them.
 	y.warm("history_of_setting", "<=200", func(ctx context.Context, round int) (int, error) {
-		runs, err := y.store.RunsOfSetting(ctx, y.hashes[round%3], y.nights*benchRepeats)
-		if err != nil {
-			return 0, err
+		nights, err := y.store.Nights(ctx, y.series[round%3:round%3+1], "lab", "emulated", time.Unix(0, 0), time.Now().AddDate(2, 0, 0))
+		if err == nil && len(nights) != y.nights {
+			err = fmt.Errorf("%d nights of %d", len(nights), y.nights)
 		}
-		_, err = y.store.RunSeconds(ctx, "lab", y.series[round%3:round%3+1])
-		return len(runs), err
+		return len(nights), err
 	})
+	// Two settings side by side, with the runs that their latest summaries are of.
 	y.warm("compare", "<=200", func(ctx context.Context, round int) (int, error) {
-		n := 0
+		var list []store.Latest
 		for _, hash := range []string{y.hashes[round%3], y.hashes[1000+round%3]} {
-			results, err := y.store.Results(ctx, store.SettingKey{SweepID: last, SettingHash: hash})
+			one, err := y.store.LatestOfSettings(ctx, hash, "")
 			if err != nil {
 				return 0, err
 			}
-			n += len(results)
+			list = append(list, one...)
 		}
-		return n, nil
+		measured, err := y.store.Measured(ctx, store.Attempts(list))
+		if err == nil && (len(list) != 2 || len(measured) != 2*benchRepeats) {
+			err = fmt.Errorf("%d settings, %d runs", len(list), len(measured))
+		}
+		return len(measured), err
+	})
+	// What compare --where reads before it looks at the conditions: every setting.
+	y.warm("latest_of_all_settings", "-", func(ctx context.Context, _ int) (int, error) {
+		list, err := y.store.LatestOfSettings(ctx, "", "lab")
+		return len(list), err
+	})
+	y.warm("report_history", "<=200", func(ctx context.Context, round int) (n int, err error) {
+		err = y.store.Pool().QueryRow(ctx, "select count(*) from report.history where series_hash = $1", y.series[round%3]).Scan(&n)
+		return n, err
+	})
+	y.warm("report_latest_results", "<=200", func(ctx context.Context, round int) (n int, err error) {
+		err = y.store.Pool().QueryRow(ctx, "select count(*) from report.latest_results where setting_hash = any($1)", y.hashes[round%3:round%3+10]).Scan(&n)
+		return n, err
 	})
 }
