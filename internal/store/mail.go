@@ -30,8 +30,8 @@ type Mail struct {
 }
 
 const (
-	mailColumns = `m.id, m.sweep_id, m.event, m.occurrence, m.sweep_state, m.at, s.mail_user, m.state, m.tries, m.last_error`
-	sqlClaimMail   = `
+	mailColumns  = `m.id, m.sweep_id, m.event, m.occurrence, m.sweep_state, m.at, s.mail_user, m.state, m.tries, m.last_error`
+	sqlClaimMail = `
 update mail m set state = 'sending', tries = m.tries + 1, changed_at = $1
   from sweep s
  where s.id = m.sweep_id and m.id = (
