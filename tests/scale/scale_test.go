@@ -136,7 +136,7 @@ partitions: {gpu: {}}
 defaults: {partition: gpu}
 hardware:
 %[4]spaths: {spool: %[2]s/spool, results: %[2]s/results, models: %[2]s/models, images: %[2]s/images, cache: %[2]s/cache}
-limits: {max_array_size: 4000001, max_submit: %[5]d, max_queue: 100000, task_minutes: 60}
+limits: {max_array_size: 4000001, max_submit: %[5]d, max_queue: 100000, task_minutes: 60, cold_starts: 0}
 `, cluster.BinDir(), dir, poll, hardware, slice), 0o644)
 	write("sbench-runner", "#!/bin/sh\n", 0o755)
 	config := write("sbenchd.yaml", fmt.Sprintf("socket: d.sock\ndsn: %q\nsites: [site.yaml]\nrunner: sbench-runner\n", dsn), 0o644)
