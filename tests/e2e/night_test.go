@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sbench/internal/api"
+	"sbench/internal/regress"
+)
+
+// rehearsal is a schedule on emulated hardware: a closed loop, so that the tokens
+// per second are the simulated engine's own, with its noise from run to run. The
+// history is labelled synthetic nights around what the settings really measured.
+type rehearsal struct {
+	*testing.T
+	name              string
+	settings, repeats int
+	hardware          string  // the block's fields
+	nodes             string  // that the synthetic nights are on
+	runCV, nightCV    float64 // of the synthetic nights
+}
+
+// engine writes an engine that slows down by the shell condition that is given, ""
+// for never. Another text is another digest.
+func (r rehearsal) engine(slow string) string {
+	r.Helper()
+	path := filepath.Join(env.dir, "images", fmt.Sprintf("%s-%x.sh", r.name, len(slow)))
+	text := "#!/bin/sh\n"
+	if slow != "" {
+		text += slow + "\n"
+	}
+	text += fmt.Sprintf("exec %s \"$@\"\n", env.bin("sbench-sim"))
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		r.Fatal(err)
+	}
+	return path
+}
+
+// file is the sweep with an engine; settings differ in a variable that nothing but
+// the planted fault looks at.
+func (r rehearsal) file(engine string) string {
+	r.Helper()
+	numbers := make([]string, r.settings)
+	for i := range numbers {
+		numbers[i] = strconv.Quote(strconv.Itoa(i + 1))
+	}
+	return fmt.Sprintf(`sweep: v1
+name: %s
+repeats: %d
+reuse: off
+setting:
+  model:    {name: sim-model, precision: bf16}
+  image:    {kind: host, path: %q, digest: %q}
+  engine:   {kind: command, command: ["--listen", "{host}:{port}", "--decode-rate", "50", "--sequence-cost", "0s", "--noise", "run=0.005"]}
+  hardware: {%s}
+  workload:
+    kind: serving
+    request: {endpoint: completions, ignore_eos: true, temperature: 0, top_p: 1}
+    arrival: {process: closed, concurrency: 2}
+    input_tokens:  {distribution: constant, value: 16}
+    output_tokens: {distribution: constant, value: 40}
+    warmup: 500ms
+    ramp: 0s
+    duration: 3s
+    drain: 5s
+    seed: 7
+matrix:
+  engine.env.SIM_SETTING: [%s]
+`, r.name, r.repeats, engine, digest(r.T, engine), r.hardware, strings.Join(numbers, ", "))
+}
+
+// write puts a sweep file where a schedule can be made of it.
+func (r rehearsal) write(text string) string {
+	r.Helper()
+	path := filepath.Join(r.TempDir(), "nightly.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		r.Fatal(err)
+	}
+	return path
+}
+
+// past runs the sweep once, and inserts synthetic nights around it.
+func (r rehearsal) past(file string) {
+	r.Helper()
+	id := env.submit(r.T, file, "--repeats", "1")
+	env.settle(r.T, id)
+	env.must(r.T, "sbench", "dev", "history", id, "--label", "rehearsal of "+r.name, "--nights", "20", "--repeats", strconv.Itoa(r.repeats),
+		"--run-cv", fmt.Sprint(r.runCV), "--night-cv", fmt.Sprint(r.nightCV), "--nodes", r.nodes)
+}
+
+// night fires the schedule and returns the number of its sweep.
+func (r rehearsal) night() string {
+	r.Helper()
+	env.must(r.T, "sbench", "cron", "run", r.name)
+	var id string
+	poll(r.T, time.Minute, "the schedule to fire", func() bool {
+		c := decode[api.Cron](r.T, env.must(r.T, "sbench", "cron", "show", r.name, "--json"))
+		for _, f := range c.Firings {
+			if f.SweepID != nil && f.EndedAt == nil {
+				id = strconv.FormatInt(*f.SweepID, 10)
+			}
+		}
+		return id != ""
+	}, func() string { return env.exec(r.T, "sbench", "cron", "show", r.name).stdout })
+	return id
+}
+
+// judged waits for the judgement; want is the command's exit status.
+func (r rehearsal) judged(id string, want int) api.Night {
+	r.Helper()
+	out := env.exec(r.T, "sbench", "regressions", id, "--wait", "--json")
+	if out.code != want {
+		r.Errorf("regressions: exit %d, want %d\n%s\n%s", out.code, want, out.stderr, env.exec(r.T, "sbench", "regressions", id, "--all").stdout)
+	}
+	nights := decode[[]api.Night](r.T, out.stdout)
+	if len(nights) != 1 || nights[0].Report == nil {
+		r.Fatalf("%s", out.stdout)
+	}
+	return nights[0]
+}
+
+// published are the settings of the published regressions, by what tells them apart.
+func (r rehearsal) published(id string, n api.Night) map[string]regress.Confirmation {
+	r.Helper()
+	number := map[string]string{}
+	for _, s := range env.sweep(r.T, id).Settings {
+		number[s.SettingHash] = fmt.Sprint(s.Axes["engine.env.SIM_SETTING"])
+	}
+	out := map[string]regress.Confirmation{}
+	for _, c := range n.Report.Confirmations {
+		if c.Published {
+			out[number[c.Tonight]] = c
+		}
+	}
+	return out
+}
+
+// slowSetting slows one setting down by a share of its speed.
+func slowSetting(number int, rate float64) string {
+	return fmt.Sprintf(`[ "$SIM_SETTING" = %d ] && set -- "$@" --decode-rate %g`, number, rate)
+}
+
+// TestNight: a new image makes one setting slower. The night is judged by itself:
+// the old and the new setting are run again side by side, and that one is
+// published, the others are not.
+func TestNight(t *testing.T) {
+	r := rehearsal{T: t, name: "night", settings: 4, repeats: 2, hardware: "gpu: l4, gpus: 1, nodes: 1, placement: gpu", nodes: "l4-1,l4-2", runCV: 0.02, nightCV: 0.01}
+	old := r.file(r.engine(""))
+	r.past(old)
+	r.repeats = 3
+	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", r.write(r.file(r.engine(slowSetting(3, 38)))))
+	defer env.must(t, "sbench", "cron", "rm", r.name)
+	id := r.night()
+	n := r.judged(id, 5)
+	found := r.published(id, n)
+	c, ok := found["3"]
+	if !ok || len(found) != 1 || c.Method != "interleaved" || c.Metric != "output_tokens_per_s" || c.Synthetic == 0 || *c.Ratio < 1.1 {
+		t.Errorf("published %+v", found)
+	}
+	if n.Confirmation == nil || n.HardwareClass != "emulated" {
+		t.Errorf("%+v", n)
+	}
+	if view := env.must(t, "sbench", "results", fmt.Sprint(*n.Confirmation)); !strings.Contains(view, "emulated") {
+		t.Errorf("the runs again:\n%s", view)
+	}
+}
