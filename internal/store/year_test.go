@@ -193,7 +193,7 @@ func (y *year) copies() {
 // copyStatement copies the first night's rows of a table to night $night.
 func (y *year) copyStatement(table string) string {
 	rows, err := y.store.Pool().Query(context.Background(),
-		"select column_name, data_type from information_schema.columns where table_name = $1 and table_schema = 'public' order by ordinal_position", table)
+		"select column_name, data_type from information_schema.columns where table_name = $1 and table_schema = 'public' and is_generated = 'NEVER' order by ordinal_position", table)
 	if err != nil {
 		y.Fatal(err)
 	}
