@@ -95,6 +95,7 @@ func refused(t *testing.T, out output, why string) {
 // with real MUNGE credentials, and can neither cancel nor read another's work, nor
 // spend where the daemon submits as its own user.
 func TestStranger(t *testing.T) {
+	t.Parallel()
 	other := newStranger(t)
 	id := env.submit(t, simSweep(t, "not-yours", 1, "[20/s]", "1s"), "--hold")
 	for name, remote := range map[string]bool{"socket": false, "TCP": true} {
@@ -207,6 +208,7 @@ func TestQuota(t *testing.T) {
 // TestCronAndCost: a schedule that is run by hand submits one sweep, in the owner's
 // name, and none while that one still runs; what it cost is what sacct says.
 func TestCronAndCost(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "cron.yaml")
 	if err := os.WriteFile(file, []byte(simSweep(t, "scheduled", 1, "[20/s]", "1s")), 0o644); err != nil {
 		t.Fatal(err)

@@ -371,6 +371,7 @@ func TestPublicFiles(t *testing.T) {
 
 // TestSiteCheck: the private cluster is as its site file says, nodes included.
 func TestSiteCheck(t *testing.T) {
+	t.Parallel()
 	found := decode[api.SiteCheck](t, env.must(t, "sbench", "site", "check", env.site(t), "--json"))
 	seen := map[string]int{}
 	for _, p := range found.Checks {
@@ -401,6 +402,7 @@ func (c *cluster) site(t *testing.T) string {
 // TestDependencyAndMail: a sweep starts when the one that it waits for is over, and
 // its user is told of its beginning and its end, once each.
 func TestDependencyAndMail(t *testing.T) {
+	t.Parallel()
 	first := env.submit(t, simSweep(t, "before", 1, "[20/s]", "1s"))
 	second := env.submit(t, simSweep(t, "behind", 1, "[20/s]", "1s"), "-d", "afterany:"+first, "--mail-type", "ALL", "--mail-user", "ada@example.org")
 	if s := env.sweep(t, second); s.Dependency != "afterany:"+first || !strings.Contains(s.Reason, first) || s.Runs["pending"] != s.RunsTotal {
