@@ -111,7 +111,7 @@ drift: ## every injected difference must be refused, every harmless one allowed
 
 .PHONY: soak
 soak: deps build engine ## long drills
-	$(GO) test -count=1 -tags soak -timeout 60m -v ./tests/...
+	$(GO) test -count=1 -tags soak -timeout 120m -v ./tests/...
 
 .PHONY: check
 check: lint verify test ## what CI runs, and the linters

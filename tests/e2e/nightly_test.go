@@ -180,7 +180,7 @@ func TestNight(t *testing.T) {
 // submitted again unchanged runs only canaries.
 func TestNights(t *testing.T) {
 	r := rehearsal{
-		T: t, name: "nights", settings: 40, repeats: 4, hardware: "gpu: h100-sxm, gpus: 1, nodes: 1, placement: node", nodes: "gpu1,gpu2,gpu3,gpu4", runCV: 0.008, nightCV: 0.004,
+		T: t, name: "nights", settings: 40, repeats: 3, hardware: "gpu: h100-sxm, gpus: 1, nodes: 1, placement: node", nodes: "gpu1,gpu2,gpu3,gpu4", runCV: 0.008, nightCV: 0.004,
 	}
 	old := r.file(r.engine(""))
 	r.past(old)
@@ -215,7 +215,7 @@ func TestNights(t *testing.T) {
 
 	again := strings.Replace(r.file(r.engine(slow)), "reuse: off", "reuse: {max_age: 30d, canary: 0.05}", 1)
 	plan := decode[api.SubmitResponse](t, env.input(t, again, "sbench", "submit", "--test-only", "--json", "-").stdout).Plan
-	if len(plan.Canaries) != 2 || len(plan.Skipped) != 38 || plan.Runs != 8 {
+	if len(plan.Canaries) != 2 || len(plan.Skipped) != 38 || plan.Runs != 6 {
 		t.Errorf("%d canaries, %d skipped, %d runs", len(plan.Canaries), len(plan.Skipped), plan.Runs)
 	}
 	unchanged := env.submit(t, again)
