@@ -388,6 +388,8 @@ func TestFaults(t *testing.T) {
 	}
 	c := up(t, Options{Dir: filepath.Join(dir, "c"), Nodes: small, NoAccounting: true})
 	shell(t, c, "psql -c 'create table kept (n int); insert into kept values (1)'")
+	// As Slurm does with a node whose jobs could not be killed.
+	shell(t, c, "scontrol update NodeName=gpu1 State=DRAIN Reason=test")
 	for _, name := range []string{"postgres", "slurmctld", "gpu1", "munged"} {
 		if err := c.Kill(name, syscall.SIGKILL); err != nil {
 			t.Fatal(err)

@@ -233,9 +233,11 @@ func (c *Cluster) daemonAnswers(ctx context.Context) error {
 	return nil
 }
 
-// awaitNodes waits until the nodes (all, if none is named) can take jobs.
+// awaitNodes waits until the nodes (all, if none is named) can take jobs. Those that
+// are named were started again, and are put back into service.
 func (c *Cluster) awaitNodes(ctx context.Context, only ...string) error {
-	if len(only) == 0 {
+	restarted := len(only) > 0
+	if !restarted {
 		only = c.opts.Nodes.names()
 	}
 	return await(ctx, "the nodes", func(ctx context.Context) error {
@@ -243,6 +245,10 @@ func (c *Cluster) awaitNodes(ctx context.Context, only ...string) error {
 		for _, node := range only {
 			if !c.Alive(node) {
 				return fatalError{fmt.Errorf("slurmd of %s ended%s", node, logTail(c.outputFile(node)))}
+			}
+			if restarted && strings.HasPrefix(states[node], "drain") {
+				// What its last slurmd left behind had Slurm take the node out of service.
+				_ = c.command(ctx, "scontrol", "update", "NodeName="+node, "State=RESUME").Run()
 			}
 			if s := states[node]; !slices.Contains([]string{"idle", "mixed", "allocated", "completing"}, s) {
 				return fmt.Errorf("node %s is %q", node, s)
