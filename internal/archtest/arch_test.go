@@ -53,7 +53,7 @@ var layers = map[string]layer{
 
 	"daemon": program, "cli": program,
 
-	"pgtest": testkit, "slurmtest": testkit, "mungetest": testkit, "archtest": testkit,
+	"pgtest": testkit, "slurmtest": testkit, "mungetest": testkit, "remotetest": testkit, "archtest": testkit,
 }
 
 // forbiddenInDomain keeps the domain pure: same input, same output.
@@ -65,7 +65,7 @@ var forbiddenIn = map[string][]string{
 		"github.com/jackc/pgx", "github.com/spf13/cobra", "github.com/NVIDIA/go-nvml", "runtime/cgo",
 		module + "internal/store", module + "internal/slurm", module + "internal/api", module + "internal/web", module + "internal/auth",
 	},
-	"sbench":     {"github.com/jackc/pgx", "github.com/NVIDIA/go-nvml", module + "internal/store", module + "internal/slurm"},
+	"sbench":     {"github.com/jackc/pgx", "github.com/pkg/sftp", "github.com/NVIDIA/go-nvml", module + "internal/store", module + "internal/slurm"},
 	"sbenchd":    {"github.com/spf13/cobra", "github.com/NVIDIA/go-nvml"},
 	"sbench-sim": {"github.com/jackc/pgx", "github.com/spf13/cobra", "github.com/NVIDIA/go-nvml", "runtime/cgo"},
 }

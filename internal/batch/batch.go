@@ -57,8 +57,8 @@ type Node struct {
 	// HashOnce lets a node remember, until it is booted, the digest of a file that
 	// has not changed since it was hashed; else every run reads every byte.
 	HashOnce bool `json:"hash_once"`
-	// CacheLimit is how many bytes of images the node's cache may hold; 0 is no
-	// limit but the disk's.
+	// CacheLimit is how many bytes of images, and of checkpoints from mirrors, the
+	// node's cache may hold; 0 is no limit but the disk's.
 	CacheLimit int64 `json:"cache_limit"`
 	// VerifyKey is the path of a public key that every SIF must be signed with; ""
 	// asks for no signature.
@@ -68,6 +68,9 @@ type Node struct {
 	MinSHM     int64  `json:"min_shm"`
 	MinMemlock int64  `json:"min_memlock"`
 	Clocks     Clocks `json:"clocks"`
+	// Mirrors are asked in turn for pinned images and checkpoints that the node
+	// cannot open.
+	Mirrors []Mirror `json:"mirrors,omitempty"`
 }
 
 // The ways to lock the clocks of GPUs.

@@ -64,14 +64,20 @@ func TestDecode_Refuses(t *testing.T) {
 
 func TestSpec_Validate(t *testing.T) {
 	for name, edit := range map[string]func(*Spec){
-		"token":                      func(s *Spec) { s.Token = "sb-x'; rm -rf /" },
-		"relative results":           func(s *Spec) { s.AttemptsDir = "results" },
-		"no tasks":                   func(s *Spec) { s.Tasks = nil },
-		"task without runs":          func(s *Spec) { s.Tasks[0].Runs = nil },
-		"index is not the position":  func(s *Spec) { s.Tasks[1].Index = 5 },
-		"a run twice":                func(s *Spec) { s.Tasks[1].Runs[0].ID = 1 },
-		"two repeats in a task":      func(s *Spec) { s.Tasks[0].Runs[1].SettingHash = "h1" },
-		"an unknown setting":         func(s *Spec) { s.Tasks[0].Runs[1].SettingHash = "h3" },
+		"token":                     func(s *Spec) { s.Token = "sb-x'; rm -rf /" },
+		"relative results":          func(s *Spec) { s.AttemptsDir = "results" },
+		"no tasks":                  func(s *Spec) { s.Tasks = nil },
+		"task without runs":         func(s *Spec) { s.Tasks[0].Runs = nil },
+		"index is not the position": func(s *Spec) { s.Tasks[1].Index = 5 },
+		"a run twice":               func(s *Spec) { s.Tasks[1].Runs[0].ID = 1 },
+		"two repeats in a task":     func(s *Spec) { s.Tasks[0].Runs[1].SettingHash = "h1" },
+		"an unknown setting":        func(s *Spec) { s.Tasks[0].Runs[1].SettingHash = "h3" },
+		"a mirror with a password": func(s *Spec) {
+			s.Node.Mirrors = []Mirror{{URL: "sftp://u:p@h/b", Key: "/k", KnownHosts: "/h"}}
+		},
+		"a mirror with a relative key": func(s *Spec) {
+			s.Node.Mirrors = []Mirror{{URL: "sftp://u@h/b", Key: "k", KnownHosts: "/h"}}
+		},
 		"a run without a time limit": func(s *Spec) { s.Tasks[0].Runs[1].TimeLimit = 0 },
 	} {
 		s := spec()
@@ -152,4 +158,26 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+func TestParseMirrorURL(t *testing.T) {
+	for text, want := range map[string]MirrorAddress{
+		"sftp://u@h/":                {"u", "h:22", "/"},
+		"sftp://u@h:2222/srv/x/":     {"u", "h:2222", "/srv/x"},
+		"sftp://u@[::1]/srv":         {"u", "[::1]:22", "/srv"},
+		"sftp://u@10.0.0.1:22/a%20b": {"u", "10.0.0.1:22", "/a b"},
+	} {
+		if got, err := ParseMirrorURL(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{
+		"", "h:/b", "http://u@h/b", "sftp:u@h/b", "sftp://h/b", "sftp://@h/b", "sftp://u@/b", "sftp://u@h", "sftp://u@h:0/b", "sftp://u@h:99999/b",
+		"sftp://u@h:x/b", "sftp://u:sesame@h/b", "sftp://u:sesame@h:x/b", "sftp://u@h/a/../b", "sftp://u@h/b?x=1", "sftp://u@h/b#x", "sftp://u@-h/b", "sftp://-o@h/b",
+		"sftp://u@h/%2e%2e/b", "sftp://u@h/b\n", "sftp://u@h%2fx/b",
+	} {
+		if got, err := ParseMirrorURL(text); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
 }

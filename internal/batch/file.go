@@ -104,6 +104,14 @@ func (s *Spec) Validate() error {
 	case len(s.Tasks) == 0:
 		return bad("no tasks")
 	}
+	for i, m := range s.Node.Mirrors {
+		if _, err := ParseMirrorURL(m.URL); err != nil {
+			return bad("the URL of mirror %d %v", i, err)
+		}
+		if !path.IsAbs(m.Key) || !path.IsAbs(m.KnownHosts) {
+			return bad("key %q or known_hosts %q of mirror %d is not absolute", m.Key, m.KnownHosts, i)
+		}
+	}
 	seen := map[int64]bool{}
 	for i, t := range s.Tasks {
 		if t.Index != i || len(t.Runs) == 0 {

@@ -253,7 +253,7 @@ func (a *attempt) checkContainer(ctx context.Context, program string) error {
 
 // params are what the adapter makes a command line of.
 func (a *attempt) params(port int) engine.Params {
-	p := engine.Params{Setting: a.setting, Host: loopback, Port: port, Model: a.setting.Model.Checkpoint.Path, Gang: a.order}
+	p := engine.Params{Setting: a.setting, Host: loopback, Port: port, Model: a.artefacts.checkpoint.Path, Gang: a.order}
 	if a.setting.Image.Kind == setting.ImageHost {
 		p.Program = a.artefacts.program.Path
 		return p

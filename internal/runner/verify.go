@@ -17,6 +17,7 @@ import (
 	"sbench/internal/batch"
 	"sbench/internal/fingerprint"
 	"sbench/internal/lifecycle"
+	"sbench/internal/remote"
 	"sbench/internal/result"
 	"sbench/internal/runner/engine"
 	"sbench/internal/runner/preflight"
@@ -68,7 +69,7 @@ func (a *attempt) hash(ctx context.Context) error {
 	group.Go(func() error { return a.hashImage(ctx) })
 	group.Go(func() (err error) {
 		if path := a.setting.Model.Checkpoint.Path; path != "" {
-			a.artefacts.checkpoint, err = a.digest(ctx, path)
+			a.artefacts.checkpoint, err = a.stageCheckpoint(ctx, path, a.setting.Model.Checkpoint.Digest)
 		}
 		return err
 	})
@@ -98,7 +99,7 @@ func (a *attempt) hashImage(ctx context.Context) (err error) {
 	image := a.setting.Image
 	switch image.Kind {
 	case setting.ImageSIF:
-		cache, err := stage.OpenCache(a.dirs.cache, a.spec.Node.CacheLimit)
+		cache, err := a.openCache()
 		if err != nil {
 			return err
 		}
@@ -126,11 +127,43 @@ func (a *attempt) digest(ctx context.Context, path string) (stage.Artefact, erro
 	if !a.spec.Node.HashOnce {
 		return stage.Digest(ctx, path)
 	}
-	cache, err := stage.OpenCache(a.dirs.cache, a.spec.Node.CacheLimit)
+	cache, err := a.openCache()
 	if err != nil {
 		return stage.Artefact{}, err
 	}
 	return cache.Once(ctx, path)
+}
+
+// stageCheckpoint digests the checkpoint where it lies, or in the node's cache
+// where a mirror of the site had to give it.
+func (a *attempt) stageCheckpoint(ctx context.Context, path, pinned string) (stage.Artefact, error) {
+	if len(a.spec.Node.Mirrors) == 0 {
+		return a.digest(ctx, path)
+	}
+	cache, err := a.openCache()
+	if err != nil {
+		return stage.Artefact{}, err
+	}
+	x, err := cache.Checkpoint(ctx, path, pinned, a.spec.Node.HashOnce)
+	if err == nil && x.Path != path {
+		a.log.Info("the checkpoint cannot be opened where it should lie: a copy of what a mirror has is used", "path", path, "copy", x.Path)
+	}
+	return x, err
+}
+
+// openCache opens the node's cache, with the mirrors of the site behind it.
+func (a *attempt) openCache() (*stage.Cache, error) {
+	var mirrors []stage.Mirror
+	for _, m := range a.spec.Node.Mirrors {
+		mirrors = append(mirrors, stage.Mirror{Name: m.URL, Open: func(ctx context.Context) (stage.Tree, error) {
+			tree, err := remote.Open(ctx, m)
+			if err != nil {
+				return nil, err // not a Tree that holds nil
+			}
+			return tree, nil
+		}})
+	}
+	return stage.OpenCache(a.dirs.cache, a.spec.Node.CacheLimit, mirrors...)
 }
 
 func described(x stage.Artefact) fingerprint.Artefact {

@@ -148,6 +148,7 @@ func (l *loader) top(root *strictyaml.Node) {
 			})},
 		})},
 		{Key: "secrets", Read: l.secrets},
+		{Key: "mirrors", Read: l.mirrors},
 		{Key: "retention", Read: l.block([]strictyaml.Field{
 			{Key: "failed", Read: l.duration(&s.Retention.Failed, 0, 100*365*24*time.Hour)},
 			{Key: "unsealed", Read: l.duration(&s.Retention.Unsealed, 0, 100*365*24*time.Hour)},

@@ -38,6 +38,7 @@ func special() map[string]object {
 		"name":                      name, "cluster": name, "secrets.*": path, "slurm.conf": path, "slurm.bin": path,
 		"engine.hash": words("always", "once-per-node"), "engine.clocks.method": words("none", "slurm", "helper"),
 		"engine.cache_limit": size, "engine.min_shm": size, "engine.min_memlock": size, "engine.verify_key": path,
+		"mirrors.[].url": {"type": "string", "pattern": "^sftp://[^/@:?#]+@[^/@?#]+/[^?#]*$"}, "mirrors.[].key": path, "mirrors.[].known_hosts": path,
 		"engine.binds.[].source": path, "engine.binds.[].target": path,
 	}
 	for f := range reflect.TypeFor[site.Paths]().Fields() {
@@ -124,6 +125,7 @@ func siteSchema(t *testing.T) object {
 	properties["hardware"].(object)["minProperties"] = 1
 	binds := properties["engine"].(object)["properties"].(object)["binds"].(object)
 	binds["items"].(object)["required"] = []string{"source"}
+	properties["mirrors"].(object)["items"].(object)["required"] = []string{"url", "key", "known_hosts"}
 	properties["paths"].(object)["required"] = []string{"spool", "results", "models", "images", "cache"}
 	s["required"] = []string{"site", "name", "cluster", "hardware", "paths"}
 	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", "sbench site file"
@@ -168,7 +170,7 @@ func TestSchema_Agrees(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	shape := []string{"unknown-keys", "missing-keys", "wrong-types", "wrong-units", "paths", "gres", "secrets", "binds", "words", "no-hardware"}
+	shape := []string{"unknown-keys", "missing-keys", "wrong-types", "wrong-units", "paths", "gres", "secrets", "binds", "mirrors", "words", "no-hardware"}
 	for name, e := range faults() {
 		if !slices.Contains(shape, name) {
 			continue

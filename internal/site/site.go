@@ -37,9 +37,12 @@ type Site struct {
 	Engine   Engine              `json:"engine"`
 	// Secrets maps an environment variable of engines to a file that holds its
 	// value: absolute, mode 0600, never copied into a spool, log or database.
-	Secrets      map[string]string `json:"secrets"`
-	PollInterval time.Duration     `json:"poll_interval"` // between two looks at squeue and sacct
-	Retention    Retention         `json:"retention"`
+	Secrets map[string]string `json:"secrets"`
+	// Mirrors are asked in turn for pinned images and checkpoints that a node cannot
+	// open on the shared file system.
+	Mirrors      []Mirror      `json:"mirrors"`
+	PollInterval time.Duration `json:"poll_interval"` // between two looks at squeue and sacct
+	Retention    Retention     `json:"retention"`
 }
 
 // Retention says how long the files of attempts stay. What is valid stays for ever.
@@ -202,8 +205,8 @@ type Engine struct {
 	// once-per-node: a file that was hashed since the node was booted, and has not
 	// changed since, is not read again.
 	Hash string `json:"hash"`
-	// CacheLimit is how many bytes of images a node's cache may hold; 0 is no limit
-	// but the disk's.
+	// CacheLimit is how many bytes of images, and of checkpoints from mirrors, a
+	// node's cache may hold; 0 is no limit but the disk's.
 	CacheLimit int64 `json:"cache_limit"`
 	// VerifyKey is a public key that every SIF must be signed with; "" asks for no
 	// signature.
@@ -235,6 +238,16 @@ type Bind struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"` // "" is Source
 	ReadOnly bool   `json:"read_only"`
+}
+
+// Mirror is a server with copies of artefacts, read over SFTP.
+type Mirror struct {
+	// URL is sftp://user@host[:port]/base. The artefact of path P lies at base
+	// followed by P.
+	URL string `json:"url"`
+	// Key is a private key of mode 0600 on the nodes, readable by whom jobs run as.
+	Key        string `json:"key"`
+	KnownHosts string `json:"known_hosts"` // the host keys that are believed, on the nodes
 }
 
 // ModelPath resolves a path of a sweep file (checkpoint, trace, prompts): an
@@ -312,6 +325,9 @@ func (s *Site) Node(gpuHelper string) batch.Node {
 	n.Clocks = batch.Clocks{Method: s.Engine.Clocks.Method, Helper: s.Engine.Clocks.Helper}
 	for _, b := range s.Engine.Binds {
 		n.Binds = append(n.Binds, batch.Bind{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly})
+	}
+	for _, m := range s.Mirrors {
+		n.Mirrors = append(n.Mirrors, batch.Mirror{URL: m.URL, Key: m.Key, KnownHosts: m.KnownHosts})
 	}
 	return n
 }

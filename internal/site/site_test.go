@@ -126,6 +126,10 @@ func TestSite_Lookups(t *testing.T) {
 		t.Error("queue limits differ")
 	}
 	n := s.Node("/spool/bin/x/sbench-gpu")
+	mirrors := []batch.Mirror{{URL: "sftp://mirror@eu.example.org:2222/srv/sbench", Key: "/etc/sbench/mirror_ed25519", KnownHosts: "/etc/sbench/mirror_known_hosts"}}
+	if diff := cmp.Diff(mirrors, n.Mirrors); diff != "" {
+		t.Error(diff)
+	}
 	want := []batch.Bind{{Source: "/etc/pki", Target: "/etc/ssl/pki", ReadOnly: true}}
 	if diff := cmp.Diff(want, n.Binds); diff != "" || n.ClientCPUs != 4 || n.GPUHelper != "/spool/bin/x/sbench-gpu" || n.TempDir != "/local/tmp" {
 		t.Errorf("%+v\n%s", n, diff)
@@ -149,6 +153,7 @@ func faults() map[string][]string {
 		"options":          {"licenses: \"vllm:1\"", "--licenses: \"vllm:1\"", "spread-job: true", "partition: x, array: 1-9"},
 		"secrets":          {"HF_TOKEN: /etc/sbench/secrets/hf_token", "HF-TOKEN: /x, OTHER: hf_abc"},
 		"binds":            {"{source: /etc/pki, target: /etc/ssl/pki, read_only: true}", "{target: /x}, /etc/pki, {source: etc}"},
+		"mirrors":          {"url: sftp://mirror@eu.example.org:2222/srv/sbench", "url: sftp://mirror:sesame@eu.example.org/srv", "key: /etc/sbench/mirror_ed25519, known_hosts: /etc/sbench/mirror_known_hosts", "key: sesame"},
 		"words":            {"hardware_class: emulated", "hardware_class: fake", "submit_as: service", "submit_as: root", "exclusive: gres", "exclusive: user", "link: nvlink", "link: infinity"},
 		"limits":           {"max_array_size: 5001", "max_array_size: 1", "task_minutes: 90", "task_minutes: 0", "nice: 1,", "nice: 99999999999,"},
 		"no-hardware":      {"hardware:\n", "hardware: {}\nhardware_other:\n"},

@@ -14,17 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cache is a private folder of images on the node, named by their content. Any
-// number of runners of one user may share it.
+// Cache is a private folder of images on the node, named by their content, and of
+// checkpoints that were taken from mirrors. Any number of runners of one user may
+// share it.
 type Cache struct {
-	dir   string
-	limit int64 // bytes of all copies; 0 is no limit but the disk's
+	dir     string
+	limit   int64 // bytes of all copies; 0 is no limit but the disk's
+	mirrors []Mirror
 }
 
 // Image is a staged image.
 type Image struct {
-	Source Artefact // the file that the setting names
-	Path   string   // the private copy, to be run; "" where the digest was not the pinned one
+	// Source is the file that the setting names; the copy, where that could not be
+	// opened and a mirror had it.
+	Source Artefact
+	Path   string // the private copy, to be run; "" where the digest was not the pinned one
 	copied Identity
 	use    *os.File // with a shared lock: it is not evicted
 }
@@ -51,8 +55,9 @@ func (i Image) Release() error {
 }
 
 // OpenCache makes the folder where needed. It must be this user's alone. limit is
-// how many bytes all copies may have together; 0 is no limit.
-func OpenCache(dir string, limit int64) (*Cache, error) {
+// how many bytes all copies may have together; 0 is no limit. The mirrors are
+// tried in turn for what is pinned and cannot be opened where it should lie.
+func OpenCache(dir string, limit int64, mirrors ...Mirror) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open cache: %w", err)
 	}
@@ -68,7 +73,7 @@ func OpenCache(dir string, limit int64) (*Cache, error) {
 	case st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("open cache: %s can be written by others (mode %03o)", dir, st.Mode&0o777)
 	}
-	return &Cache{dir: dir, limit: limit}, nil
+	return &Cache{dir: dir, limit: limit, mirrors: mirrors}, nil
 }
 
 // Image hashes source and returns a private copy of the very bytes that were
@@ -88,6 +93,9 @@ func (c *Cache) Image(ctx context.Context, source, pinned string, once bool) (Im
 func (c *Cache) image(ctx context.Context, source, pinned string, once bool) (Image, error) {
 	f, id, err := openRegular(source)
 	if err != nil {
+		if want, ok := c.mayMirror(pinned, err); ok {
+			return c.mirroredImage(ctx, source, want, once, err)
+		}
 		return Image{}, err
 	}
 	defer f.Close()
@@ -171,14 +179,19 @@ func (c *Cache) valid(sum string) (Image, bool) {
 			// It was not evicted between opening and locking.
 			if now, err := identityOfPath(c.path(sum)); err == nil && now == recorded {
 				image.copied = recorded
-				now := time.Now()
-				_ = os.Chtimes(c.record(sum), now, now) // the least recently used is evicted first
+				touch(c.record(sum))
 				return image, true
 			}
 		}
 	}
 	f.Close()
 	return Image{}, false
+}
+
+// touch says that a copy was asked for: the least recently used is evicted first.
+func touch(record string) {
+	now := time.Now()
+	_ = os.Chtimes(record, now, now) // it is evicted earlier, then
 }
 
 // copy returns the hash of f and a copy of it under a temporary name, which is

@@ -68,6 +68,7 @@ type Artefact struct {
 	Hashed int64
 	Since  time.Time           // zero where nothing was remembered
 	seen   map[string]Identity // by path
+	use    *os.File            // of a copy in the cache: it is not evicted while this is open
 }
 
 // Entry is a file of a folder.

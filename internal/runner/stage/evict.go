@@ -34,14 +34,8 @@ func (c *Cache) reserve(ctx context.Context, size int64) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		switch err := unix.Fallocate(int(out.Fd()), 0, 0, size); {
-		case err == nil || size == 0:
-			return out, nil
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
-			// At least others see how large it will be.
-			if err := out.Truncate(size); err != nil {
-				return nil, errors.Join(err, os.Remove(out.Name()), out.Close())
-			}
+		switch err := allocate(out, size); {
+		case err == nil:
 			return out, nil
 		case errors.Is(err, unix.ENOSPC):
 			err = errors.Join(os.Remove(out.Name()), out.Close())
@@ -78,7 +72,7 @@ func (c *Cache) temporary() (*os.File, error) {
 	}
 }
 
-// copyFile is a file of the cache that takes space.
+// copyFile is a file, or the folder of a checkpoint, of the cache that takes space.
 type copyFile struct {
 	path string
 	size int64
@@ -92,23 +86,34 @@ func (c *Cache) copies() ([]copyFile, error) {
 	}
 	var found []copyFile
 	for _, e := range entries {
-		sum, isImage := strings.CutSuffix(e.Name(), ".sif")
+		record, isWhole := c.recordOf(e.Name())
 		isHalf, _ := filepath.Match(halfCopies, e.Name())
-		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() || !isImage && !isHalf {
+		if !isWhole && !isHalf || !e.Type().IsRegular() && !e.IsDir() {
 			continue
 		}
-		x := copyFile{path: filepath.Join(c.dir, e.Name()), size: info.Size()}
-		if isImage {
+		x := copyFile{path: filepath.Join(c.dir, e.Name())}
+		if x.size, err = spaceOf(x.path); err != nil {
+			continue // it is gone meanwhile
+		}
+		if isWhole {
 			// Without a record nobody can use it: it is the first to go.
-			if record, err := os.Lstat(c.record(sum)); err == nil {
-				x.used = record.ModTime()
+			if info, err := os.Lstat(record); err == nil {
+				x.used = info.ModTime()
 			}
 		}
 		found = append(found, x)
 	}
 	slices.SortFunc(found, func(a, b copyFile) int { return a.used.Compare(b.used) })
 	return found, nil
+}
+
+// recordOf is the path of the record of an image or a checkpoint of the cache.
+func (c *Cache) recordOf(path string) (record string, ok bool) {
+	if sum, isImage := strings.CutSuffix(filepath.Base(path), ".sif"); isImage {
+		return c.record(sum), true
+	}
+	sum, isTree := strings.CutSuffix(filepath.Base(path), treeSuffix)
+	return c.treeRecord(sum), isTree
 }
 
 // makeRoom evicts until a copy of the size fits under the limit.
@@ -162,12 +167,13 @@ func (c *Cache) evictOne() (bool, error) {
 		}
 		free := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 		if free {
-			record := strings.TrimSuffix(x.path, ".sif") + ".json"
-			if err = os.Remove(record); errors.Is(err, os.ErrNotExist) || !strings.HasSuffix(x.path, ".sif") {
-				err = nil
+			if record, isWhole := c.recordOf(x.path); isWhole {
+				if err = os.Remove(record); errors.Is(err, os.ErrNotExist) {
+					err = nil
+				}
 			}
 			if err == nil {
-				err = os.Remove(x.path)
+				err = os.RemoveAll(x.path)
 			}
 		}
 		if err = errors.Join(err, f.Close()); free || err != nil {
@@ -192,7 +198,7 @@ func RemoveHalfCopies(dir string, uid int) (removed []string, err error) {
 		}
 		var st unix.Stat_t
 		if unix.Fstat(int(f.Fd()), &st) == nil && int(st.Uid) == uid && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			if err := os.Remove(path); err == nil {
+			if err := os.RemoveAll(path); err == nil {
 				removed = append(removed, path)
 			} else {
 				errs = append(errs, err)
