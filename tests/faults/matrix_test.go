@@ -36,7 +36,7 @@ const (
 	shortRuns = 36
 	// waveRuns is how many runs of a longer matrix are in the works at a time: each
 	// wave has everything broken under it, and is then brought to its end.
-	waveRuns = 100
+	waveRuns = 200
 )
 
 // failpoints are the numbered steps between which the daemon is killed.
