@@ -175,6 +175,9 @@ func (l *loop) run() {
 	runtime.LockOSThread()
 	l.tid.Store(int32(unix.Gettid()))
 	l.r.prepareThread()
+	// Beside a sender with a schedule on the same core it comes round at once: a core
+	// that has gone to sleep wakes the sender late.
+	spaced := l.r.plan.Closed > 0 || cores() > 1
 	events := make([]unix.EpollEvent, maxPolled)
 	lastSweep := l.r.now()
 	for before, all := lastSweep, true; !l.r.stopped.Load(); {
@@ -213,7 +216,7 @@ func (l *loop) run() {
 		switch {
 		case waiting:
 			nap(senderNap)
-		case crowded && !l.unstamped && now-back < spacing:
+		case spaced && crowded && !l.unstamped && now-back < spacing:
 			// Not sooner: a reader that wakes for every packet costs several times as
 			// much, and what it does not stamp itself it need not be there for.
 			nap(spacing - (now - back))
