@@ -10,8 +10,6 @@ GOSTATIC    := CGO_ENABLED=0 $(GO) build -ldflags '$(LDFLAGS)'
 LINT        := $(GO) tool -modfile=tools/go.mod
 TESTFLAGS   ?=
 FUZZTIME    ?= 10s
-# Packages whose tests wait for Slurm more than they compute: they run side by side.
-WAITING      = ./tests/e2e ./tests/faults ./internal/devcluster ./internal/track ./internal/submit ./internal/slurmtest ./internal/cron
 SHELLFILES   = $(shell git ls-files '*.sh' '.ci/run' 'tests/engine/apptainer-standin')
 
 .DEFAULT_GOAL := help
@@ -53,9 +51,9 @@ demo: deps build engine ## run a real sweep on a private Slurm cluster, print it
 
 .PHONY: test
 test: deps build engine ## unit, command and end-to-end tests (the private cluster included)
-	$(GO) test -count=1 -p 2 -timeout 40m $(TESTFLAGS) $$($(GO) list ./... | grep -v -x $(addprefix -e sbench,$(WAITING:.%=%)))
+	$(GO) test -count=1 -p 2 -timeout 40m $(TESTFLAGS) $$($(GO) list ./... | grep -v -E "/tests/(e2e|faults)$$")
 	cd tests/engine && CGO_ENABLED=0 $(GO) test -count=1 ./...
-	$(GO) test -count=1 -timeout 40m $(TESTFLAGS) -p 3 $(WAITING)
+	$(GO) test -count=1 -timeout 40m $(TESTFLAGS) -p 2 ./tests/e2e ./tests/faults
 
 .PHONY: race
 race: deps build engine ## the tests under the race detector, without the end-to-end suite
