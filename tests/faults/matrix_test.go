@@ -308,7 +308,7 @@ func (m *matrix) repair() {
 	}
 }
 
-// await waits until that many runs of the sweep are terminal.
+// await waits until that many runs of the sweep are terminal, and it has ended.
 func (m *matrix) await(sweep int64, runs int, most time.Duration) {
 	m.Helper()
 	deadline := time.Now().Add(most)
@@ -325,7 +325,10 @@ func (m *matrix) await(sweep int64, runs int, most time.Duration) {
 			last = text
 		}
 		if err == nil && ended >= runs {
-			return
+			// The last settings are summed up behind their runs.
+			if s, err := m.store.Sweep(m.Context(), sweep); err == nil && s.State != store.SweepActive {
+				return
+			}
 		}
 		if time.Now().After(deadline) {
 			m.Fatalf("%d of %d runs have ended in time: %s, %v", ended, runs, last, err)
