@@ -145,11 +145,15 @@ func TestRun_HarnessFaults(t *testing.T) {
 		"unknown GC":   {GCPause, result.VerdictUnknown, func(in *Input) { in.Recording.Harness.GCPauseMax = nil }},
 		"stalls":       {Stall, result.VerdictFail, func(in *Input) { in.Recording.Harness.Stalls = []loadgen.Stall{{Longer: 0.002, Seconds: 4}} }},
 		"short stalls": {Stall, result.VerdictPass, func(in *Input) { in.Recording.Harness.Stalls = []loadgen.Stall{{Longer: 0.0001, Seconds: 40}} }},
-		"throttled":    {Throttled, result.VerdictFail, func(in *Input) { in.Recording.Harness.Throttled = f(3) }},
-		"steal":        {Steal, result.VerdictFail, func(in *Input) { in.Recording.Harness.StealRatio = f(0.2) }},
-		"descriptors":  {Descriptors, result.VerdictFail, func(in *Input) { in.Recording.Harness.InFlightMax = 1000 }},
-		"ports":        {Ports, result.VerdictFail, func(in *Input) { n := 10; in.Recording.Harness.PortsFree = &n }},
-		"clock step":   {Clock, result.VerdictFail, func(in *Input) { in.Recording.Harness.ClockDrift = f(-0.5) }},
+		"late over TLS": {Stall, result.VerdictFail, func(in *Input) {
+			in.Recording.Harness.TLS, in.Recording.Harness.SchedulerP99 = true, f(0.005)
+		}},
+		"TLS":         {Stall, result.VerdictPass, func(in *Input) { in.Recording.Harness.TLS = true }},
+		"throttled":   {Throttled, result.VerdictFail, func(in *Input) { in.Recording.Harness.Throttled = f(3) }},
+		"steal":       {Steal, result.VerdictFail, func(in *Input) { in.Recording.Harness.StealRatio = f(0.2) }},
+		"descriptors": {Descriptors, result.VerdictFail, func(in *Input) { in.Recording.Harness.InFlightMax = 1000 }},
+		"ports":       {Ports, result.VerdictFail, func(in *Input) { n := 10; in.Recording.Harness.PortsFree = &n }},
+		"clock step":  {Clock, result.VerdictFail, func(in *Input) { in.Recording.Harness.ClockDrift = f(-0.5) }},
 		"other lengths": {TokenCount, result.VerdictFail, func(in *Input) {
 			each(in, true, func(r *result.Request) { n := r.InputPlanned + 1; r.InputTokens = &n })
 		}},

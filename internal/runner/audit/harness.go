@@ -36,13 +36,17 @@ func harness(in Input) []result.Check {
 		notSent(in),
 		accounted(in),
 		cpu(h),
-		stall(h, tolerance, from),
 	}
 	pause := func(name string, v *float64, what string) result.Check {
 		if v == nil {
 			return unknown(name, result.CheckHarness, what+" could not be read")
 		}
 		return check(name, result.CheckHarness, *v, tolerance, "s", fmt.Sprintf("%s: %s, allowed %s (%s)", what, ms(*v), ms(tolerance), from))
+	}
+	if h.TLS {
+		checks = append(checks, pause(Stall, h.SchedulerP99, "wait of the goroutines that read TLS for a processor, p99"))
+	} else {
+		checks = append(checks, stall(h, tolerance, from))
 	}
 	checks = append(checks,
 		pause(ThreadDelay, h.ThreadDelayP99, "wait of the reading thread for a processor, p99"),

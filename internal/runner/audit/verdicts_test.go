@@ -32,9 +32,12 @@ func TestRun_UnknownAndNotApplicable(t *testing.T) {
 		"ports":         {Ports, result.VerdictNotApplicable, "no local ports", func(in *Input) { in.Recording.Harness.PortsFree = nil }},
 		"no ports left": {Ports, result.VerdictFail, "0 local ports", func(in *Input) { n := 0; in.Recording.Harness.PortsFree = &n }},
 		"stalls":        {Stall, result.VerdictFail, "mandatory for this workload, but unknown", func(in *Input) { in.Recording.Harness.StallMax = nil }},
-		"clock":         {Clock, result.VerdictFail, "mandatory for this workload, but unknown", func(in *Input) { in.Recording.Harness.ClockDrift = nil }},
-		"files":         {Descriptors, result.VerdictFail, "mandatory for this workload, but unknown", func(in *Input) { in.Recording.Harness.DescriptorsMax = 0 }},
-		"no plan":       {Accounted, result.VerdictNotApplicable, "no schedule", func(in *Input) { in.Plan = nil }},
+		"stalls over TLS": {Stall, result.VerdictFail, "mandatory for this workload, but unknown", func(in *Input) {
+			in.Recording.Harness.TLS, in.Recording.Harness.SchedulerP99 = true, nil
+		}},
+		"clock":   {Clock, result.VerdictFail, "mandatory for this workload, but unknown", func(in *Input) { in.Recording.Harness.ClockDrift = nil }},
+		"files":   {Descriptors, result.VerdictFail, "mandatory for this workload, but unknown", func(in *Input) { in.Recording.Harness.DescriptorsMax = 0 }},
+		"no plan": {Accounted, result.VerdictNotApplicable, "no schedule", func(in *Input) { in.Plan = nil }},
 		"row too many": {Accounted, result.VerdictFail, "or one too many", func(in *Input) {
 			in.Recording.Requests = append(in.Recording.Requests, in.Recording.Requests[1000])
 		}},

@@ -5,6 +5,7 @@ package loadgen
 type Harness struct {
 	Threads  int  `json:"threads"`
 	Realtime bool `json:"realtime"` // the sending thread had a real-time class
+	TLS      bool `json:"tls"`      // goroutines read the answers, and no reading threads
 
 	InFlightMax     int   `json:"in_flight_max"`
 	Limit           int   `json:"limit"`                   // on requests in flight

@@ -90,7 +90,7 @@ func (o *observer) restore() {
 // start forgets what the preparations did.
 func (o *observer) start() {
 	for _, l := range o.r.loops {
-		l.away.reset()
+		l.doubts.reset()
 	}
 }
 
@@ -378,7 +378,7 @@ func (r *runner) budget() (int, error) {
 func (o *observer) harness() Harness {
 	r := o.r
 	h := Harness{
-		Threads: len(r.loops) + 1, Realtime: r.realtime.Load(),
+		Threads: len(r.loops) + 1, Realtime: r.realtime.Load(), TLS: r.tls != nil,
 		InFlightMax: int(r.inFlightMax.Load()), Limit: int(r.limit), AtLimit: r.sender.atLimit,
 		StaleResent: int(r.stale.Load()), Connections: int(r.opened.Load()), DescriptorsMax: r.descriptors,
 		PortsFree: o.ports, DecodedInWindow: o.decodedLive,
@@ -412,7 +412,7 @@ func (o *observer) harness() Harness {
 		h.ThreadDelayP99 = &p99
 	}
 	for _, l := range r.loops {
-		l.away.add(&h)
+		l.doubts.add(&h)
 	}
 	drift := (o.end.wall - o.begin.wall).Seconds() - seconds
 	h.ClockDrift = &drift

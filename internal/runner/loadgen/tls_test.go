@@ -55,6 +55,9 @@ func TestRun_TLS(t *testing.T) {
 	if reused == 0 {
 		t.Error("no connection was used twice")
 	}
+	if h := rec.Harness; !h.TLS || h.SchedulerP99 == nil {
+		t.Errorf("how late the reading goroutines were is not told: %+v", h)
+	}
 
 	// A certificate that nobody vouches for ends the run before it begins.
 	s.target.TLS = &tls.Config{ServerName: "example.com"}
