@@ -39,8 +39,8 @@ func NewClock() Clock {
 // Now is the nanoseconds since the clock's origin.
 func (c Clock) Now() int64 { return int64(time.Since(c.origin)) }
 
-// both reads the clock and the wall clock (ns since 1970) at one moment.
-func (c Clock) both() (now, wall int64) {
+// nowAndWall reads the clock and the wall clock (ns since 1970) at one moment.
+func (c Clock) nowAndWall() (now, wall int64) {
 	t := time.Now()
 	return int64(t.Sub(c.origin)), t.UnixNano()
 }

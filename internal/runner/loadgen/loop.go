@@ -37,15 +37,15 @@ type loop struct {
 	free  []uint32
 	conns []atomic.Pointer[conn]
 
-	buf   []byte
-	ended []*exchange
-	desk  desk
-	away  away
+	buf    []byte
+	ended  []*exchange
+	desk   desk
+	doubts doubts
 
-	stamps stamps
-	wall   int64 // of the attempt's clock's zero, ns since 1970, as of this pass
-	empty  int64 // what this pass reads came in since then
-	blur   int64 // the largest doubt about a time of this pass, ns
+	stamps  stamps
+	drained drained
+	wall    int64 // of the attempt's clock's zero, ns since 1970, as of this pass
+	blur    int64 // the largest doubt about a time of this pass, ns
 	// unstamped says that this pass read what the kernel did not stamp.
 	unstamped bool
 }
@@ -118,44 +118,44 @@ func (c *conn) want(out bool) {
 	_ = unix.EpollCtl(c.loop.epoll, unix.EPOLL_CTL_MOD, c.fd, &ev)
 }
 
-// away counts for how long the times of what came in were in doubt, by powers of
+// doubts sums up by how much the times of what came in were in doubt, by powers of
 // two: because the thread was away from its poll and the kernel stamped nothing, or
 // because several events had come together that one stamp stands for.
-type away struct {
-	total [awayClasses]atomic.Int64 // ns in absences of that class
+type doubts struct {
+	total [doubtClasses]atomic.Int64 // ns in doubts of that class
 	most  atomic.Int64
 }
 
-// awayClasses covers absences of up to 2^39 ns, nine minutes.
-const awayClasses = 40
+// doubtClasses covers doubts of up to 2^39 ns, nine minutes.
+const doubtClasses = 40
 
-func (a *away) note(ns int64) {
-	class := min(bits.Len64(uint64(max(ns, 0))), awayClasses-1)
-	a.total[class].Add(ns)
-	if ns > a.most.Load() {
-		a.most.Store(ns)
+func (d *doubts) note(ns int64) {
+	class := min(bits.Len64(uint64(max(ns, 0))), doubtClasses-1)
+	d.total[class].Add(ns)
+	if ns > d.most.Load() {
+		d.most.Store(ns)
 	}
 }
 
-func (a *away) reset() {
-	a.most.Store(0)
-	for i := range a.total {
-		a.total[i].Store(0)
+func (d *doubts) reset() {
+	d.most.Store(0)
+	for i := range d.total {
+		d.total[i].Store(0)
 	}
 }
 
-// add sums the absences up in h, from the shortest class that matters.
-func (a *away) add(h *Harness) {
-	longest := float64(a.most.Load()) / 1e9
+// add sums the doubts up in h, from the shortest class that matters.
+func (d *doubts) add(h *Harness) {
+	longest := float64(d.most.Load()) / 1e9
 	if h.StallMax == nil || *h.StallMax < longest {
 		h.StallMax = &longest
 	}
 	const shortest = 17 // 65 µs and more
-	for class := shortest; class < awayClasses; class++ {
+	for class := shortest; class < doubtClasses; class++ {
 		if i := class - shortest; i == len(h.Stalls) {
 			h.Stalls = append(h.Stalls, Stall{Longer: float64(int64(1)<<(class-1)) / 1e9})
 		}
-		h.Stalls[class-shortest].Seconds += float64(a.total[class].Load()) / 1e9
+		h.Stalls[class-shortest].Seconds += float64(d.total[class].Load()) / 1e9
 	}
 }
 
@@ -180,22 +180,20 @@ func (l *loop) run() {
 	spaced := l.r.plan.Closed > 0 || cores() > 1
 	events := make([]unix.EpollEvent, maxPolled)
 	lastSweep := l.r.now()
-	for before, all := lastSweep, true; !l.r.stopped.Load(); {
+	for before := lastSweep; !l.r.stopped.Load(); {
 		n, slept, err := l.poll(events)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			l.r.fail(fmt.Errorf("wait for answers: %w", err))
 			return
 		}
-		back, wall := l.r.clock.both()
+		back, wall := l.r.clock.nowAndWall()
 		l.wall, l.blur, l.unstamped = wall-back, 0, false
-		switch {
-		case slept:
-			l.empty = back
-		case all:
-			l.empty = before
+		l.drained.begin(back, slept)
+		if n == len(events) {
+			l.drained.left() // there may be more that are ready
 		}
 		crowded := back-before < 4*spacing
-		before, all = back, n < len(events)
+		before = back
 		waiting := false
 		for i := range max(n, 0) {
 			ev := &events[i]
@@ -212,9 +210,10 @@ func (l *loop) run() {
 		if l.unstamped {
 			l.blur = max(l.blur, now-back)
 		}
-		l.away.note(l.blur)
+		l.doubts.note(l.blur)
 		switch {
 		case waiting:
+			l.drained.left()
 			nap(senderNap)
 		case spaced && crowded && !l.unstamped && now-back < spacing:
 			// Not sooner: a reader that wakes for every packet costs several times as
@@ -239,6 +238,29 @@ func (l *loop) poll(events []unix.EpollEvent) (n int, slept bool, err error) {
 	n, err = unix.EpollWait(l.epoll, events, pollMillis)
 	return n, true, err
 }
+
+// drained tells since when what a pass reads can have come in.
+type drained struct {
+	since int64
+	begun int64 // the last pass
+	rest  bool  // of which something was left unread
+}
+
+// begin is called when a pass begins, after the poll; slept says that nothing was
+// ready before it. (For how long the thread then waited for a processor is another
+// check's business.)
+func (d *drained) begin(now int64, slept bool) {
+	switch {
+	case slept:
+		d.since = now
+	case !d.rest:
+		d.since = d.begun
+	}
+	d.begun, d.rest = now, false
+}
+
+// left says that the pass leaves something unread.
+func (d *drained) left() { d.rest = true }
 
 // senderNap is how long a loop waits for the sender to be done with a connection
 // whose answer is already there.
@@ -368,6 +390,7 @@ func (l *loop) read(c *conn) {
 			return
 		}
 	}
+	l.drained.left()
 }
 
 // answered hands the connection on behind a complete answer.

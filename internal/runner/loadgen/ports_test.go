@@ -1,7 +1,6 @@
 package loadgen
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -42,10 +41,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// The words are those of a little-endian processor, as all are that are built for.
 func TestKernelAddress(t *testing.T) {
-	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		t.Skip("the words below are those of a little-endian processor")
-	}
 	for in, want := range map[string]string{
 		"127.0.0.1:8080": "0100007F:1F90",
 		"10.1.2.3:80":    "0302010A:0050",

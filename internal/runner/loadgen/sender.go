@@ -296,15 +296,6 @@ func (s *spinning) most(now int64) int64 {
 
 func (s *spinning) spent(ns int64) { s.saved -= ns }
 
-// cores is how many processors the calling thread may use; 1 where that is unknown.
-func cores() int {
-	var set unix.CPUSet
-	if unix.SchedGetaffinity(0, &set) != nil {
-		return 1
-	}
-	return set.Count()
-}
-
 // cancelRest accounts for what was not sent. What was due is the client's fault,
 // unless it was only to keep the load up; what a stopped ladder left out was
 // cancelled by the plan; what lies behind the last window, or follows on an answer

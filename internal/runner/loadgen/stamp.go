@@ -59,7 +59,7 @@ func (l *loop) arrival(x *exchange, p []byte, stamp, now int64) int64 {
 		return now
 	}
 	// Of several events, the earlier ones may have come sooner.
-	if doubt := at - l.empty; doubt > doubtful && doubt > l.blur && several(p) {
+	if doubt := at - l.drained.since; doubt > doubtful && doubt > l.blur && several(p) {
 		l.blur = doubt
 	}
 	return max(at, x.written)

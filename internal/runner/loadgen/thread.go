@@ -94,3 +94,12 @@ func promptSender(on bool) bool {
 
 // preciseTimers has the calling thread's sleeps end when they should.
 func preciseTimers() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0) }
+
+// cores is how many processors the calling thread may use; 1 where that is unknown.
+func cores() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil {
+		return 1
+	}
+	return set.Count()
+}
