@@ -89,3 +89,26 @@ func TestRun_MirrorsThatFail(t *testing.T) {
 		t.Errorf("%v, %q", err, secret)
 	}
 }
+
+// TestNamed: an engine on the host that was started with a mirror's copy reports
+// the flags that it has elsewhere.
+func TestNamed(t *testing.T) {
+	const path, copied = "/models/m.gguf", "/cache/0123.tree/m.gguf"
+	for name, c := range map[string]struct {
+		flags        map[string]string
+		copied       string
+		want         string // of model_path
+		wantsNothing bool
+	}{
+		"a copy":          {map[string]string{"model_path": copied}, copied, path, false},
+		"where it lies":   {map[string]string{"model_path": path}, path, path, false},
+		"another file":    {map[string]string{"model_path": "/models/other"}, copied, "/models/other", false},
+		"nothing is told": {nil, copied, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := named(c.flags, c.copied, path); got["model_path"] != c.want || (got == nil) != c.wantsNothing {
+				t.Errorf("%v", got)
+			}
+		})
+	}
+}

@@ -322,11 +322,25 @@ func (a *attempt) identify(ctx context.Context) error {
 	return nil
 }
 
+// named has the path that the setting gives the checkpoint stand for that of a
+// mirror's copy, which an engine on the host is started with: whence the bytes came
+// is no difference of flags.
+func named(flags map[string]string, copied, path string) map[string]string {
+	if flags == nil || copied == path || copied == "" {
+		return flags
+	}
+	out := make(map[string]string, len(flags))
+	for name, value := range flags {
+		out[name] = strings.ReplaceAll(value, copied, path)
+	}
+	return out
+}
+
 // identifyOwn asks the engine of this node, where it runs.
 func (a *attempt) identifyOwn(ctx context.Context) error {
 	a.noteSharedMemory()
 	identity := engine.Ask(ctx, a.engine.adapter, a.engine.ready.BaseURL, logStart(a.logPath()))
-	a.fingerprint.Engine.Flags = identity.Flags
+	a.fingerprint.Engine.Flags = named(identity.Flags, a.artefacts.checkpoint.Path, a.setting.Model.Checkpoint.Path)
 	reported := identity.Version
 	switch known := a.fingerprint.Engine.Version; {
 	case known == "":
