@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	"os"
@@ -133,28 +132,7 @@ func devName(t *testing.T) string {
 // images run for them, Slurm sees the service account, and sbench says whose it is.
 func TestServiceMode(t *testing.T) {
 	other := newStranger(t)
-	lab, err := devcluster.Open(env.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(lab.SiteFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	restart := func(site []byte) {
-		t.Helper()
-		if err := os.WriteFile(lab.SiteFile(), site, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		// The test's own context has ended when it cleans up.
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Restart(ctx, "sbenchd"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	restart(bytes.Replace(text, []byte("submit_as: user"), []byte("submit_as: service"), 1))
-	t.Cleanup(func() { restart(text) })
+	env.withSite(t, "submit_as: user", "submit_as: service")
 
 	refused(t, other.run(t, false, simSweep(t, "theirs", 1, "[20/s]", "1s"), "submit", "-"), "are for admins")
 	demo, err := os.ReadFile(filepath.Join(env.root, "docs/examples/demo.yaml"))

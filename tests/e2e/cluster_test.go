@@ -277,3 +277,31 @@ func copyFile(from, to string) error {
 	}
 	return os.WriteFile(to, b, 0o644)
 }
+
+// withSite restarts the daemon with a site file in which one text stands for
+// another, until the test ends.
+func (c *cluster) withSite(t *testing.T, text, other string) {
+	t.Helper()
+	lab, err := devcluster.Open(c.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(lab.SiteFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(before), text) {
+		t.Fatalf("the site file has no %q", text)
+	}
+	restart := func(site string) {
+		t.Helper()
+		// The test's own context has ended when it cleans up.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := errors.Join(os.WriteFile(lab.SiteFile(), []byte(site), 0o644), lab.Restart(ctx, "sbenchd")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart(strings.Replace(string(before), text, other, 1))
+	t.Cleanup(func() { restart(string(before)) })
+}

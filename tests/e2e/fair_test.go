@@ -3,16 +3,12 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"sbench/internal/api"
-	"sbench/internal/devcluster"
 )
 
 // TestFairness_Live: 200 short runs of three accounts on one kind of hardware. What
@@ -20,32 +16,8 @@ import (
 // what is urgent not even for that; and every run is measured.
 func TestFairness_Live(t *testing.T) {
 	const depth = 6
-	lab, err := devcluster.Open(env.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(lab.SiteFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	restart := func(site []byte) {
-		t.Helper()
-		if err := os.WriteFile(lab.SiteFile(), site, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Restart(ctx, "sbenchd"); err != nil {
-			t.Fatal(err)
-		}
-	}
 	// One run a task, and few tasks in the queue.
-	changed := bytes.Replace(text, []byte("  max_queue: 2000\n  task_minutes: 60\n"), []byte("  max_queue: 6\n  task_minutes: 1\n  max_running: 3\n"), 1)
-	if bytes.Equal(changed, text) {
-		t.Fatal("the site file has other limits than this test knows")
-	}
-	restart(changed)
-	t.Cleanup(func() { restart(text) })
+	env.withSite(t, "  max_queue: 2000\n  task_minutes: 60\n", "  max_queue: 6\n  task_minutes: 1\n  max_running: 3\n")
 	for _, account := range []string{"small", "hasty"} {
 		env.must(t, "sacctmgr", "-i", "add", "account", account)
 		env.must(t, "sacctmgr", "-i", "add", "user", "root", "account="+account, "qos=normal,high,low", "defaultqos=normal")
