@@ -126,12 +126,10 @@ func (s *server) insertSynthetic(r *http.Request, who auth.Identity) (any, error
 	if err != nil {
 		return nil, err
 	}
-	operator, err := s.operates(r.Context(), who, st)
-	switch {
-	case err != nil:
+	if err := s.onlyOperators(r.Context(), who, st, "%s is no operator of site %s: only operators insert synthetic nights", who.User, st.Name); err != nil {
 		return nil, err
-	case !operator:
-		return nil, refused(nil, "%s is no operator of site %s: only operators insert synthetic nights", who.User, st.Name)
+	}
+	switch {
 	case sweep.HardwareClass != "emulated":
 		return nil, refused(nil, "sweep %d ran on real hardware: synthetic nights are of emulated hardware only", sweep.ID)
 	case req.Label == "" || len(req.Label) > maxOption || !printable(req.Label):
@@ -204,12 +202,10 @@ func (s *server) setReference(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	operator, err := s.operates(r.Context(), who, st)
-	switch {
-	case err != nil:
+	if err := s.onlyOperators(r.Context(), who, st, "%s is no operator of site %s: only operators name its reference setting", who.User, st.Name); err != nil {
 		return nil, err
-	case !operator:
-		return nil, refused(nil, "%s is no operator of site %s: only operators name its reference setting", who.User, st.Name)
+	}
+	switch {
 	case req.SettingHash == "":
 		err = s.Store.RemoveReference(r.Context(), st.Name)
 	case !hashForm.MatchString(req.SettingHash):

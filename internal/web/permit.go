@@ -138,6 +138,15 @@ func (s *server) mayAct(ctx context.Context, who auth.Identity, owner, siteName,
 	return ok && account != "" && slices.Contains(u.Coordinates, account), err
 }
 
+// onlyOperators refuses everybody who does not operate the site, with that message.
+func (s *server) onlyOperators(ctx context.Context, who auth.Identity, st *site.Site, format string, args ...any) error {
+	ok, err := s.operates(ctx, who, st)
+	if err != nil || ok {
+		return err
+	}
+	return refused(nil, format, args...)
+}
+
 // associated refuses what Slurm's own database does not let the caller do: spend
 // for these accounts, in these partitions, with these QOS. Where the database
 // does not answer, nothing is admitted.

@@ -58,11 +58,8 @@ func (s *server) setSiteMode(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ok, err := s.operates(r.Context(), who, st); err != nil || !ok {
-		if err != nil {
-			return nil, err
-		}
-		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators change how a site is fed", who.User)}
+	if err := s.onlyOperators(r.Context(), who, st, "%s is no operator: only operators change how a site is fed", who.User); err != nil {
+		return nil, err
 	}
 	if !slices.Contains([]string{store.SiteActive, store.SiteDrain, store.SitePaused}, req.Mode) {
 		return nil, &api.Problem{Code: api.CodeInvalid, Message: fmt.Sprintf("unknown mode %q", req.Mode)}
@@ -88,11 +85,8 @@ func (s *server) checkSite(r *http.Request, who auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ok, err := s.operates(r.Context(), who, st); err != nil || !ok {
-		if err != nil {
-			return nil, err
-		}
-		return nil, &api.Problem{Code: api.CodeRefused, Message: fmt.Sprintf("%s is no operator: only operators check a site, which submits jobs", who.User)}
+	if err := s.onlyOperators(r.Context(), who, st, "%s is no operator: only operators check a site, which submits jobs", who.User); err != nil {
+		return nil, err
 	}
 	if s.CheckSite == nil {
 		return nil, &api.Problem{Code: api.CodeRefused, Message: "this daemon checks no sites"}
