@@ -330,14 +330,16 @@ update batch b set state = 'ended', actor = 'track', reason = '', changed_at = $
  where b.site = $1 and b.state in ('held', 'released')
    and not exists (select from task t where t.token = b.token and (t.state <> 'ended' or not t.settled))
    and not exists (select from run r where r.batch_token = b.token and r.state in ('submitted', 'provisioning', 'running'))
+   and not exists (select from allocation a where a.token = b.token and a.ended and a.exit_code is null and a.last_seen_at >= $3)
 returning token`
 
 // EndBatches ends the batches of a site of which nothing is left, and returns
-// their tokens.
-func (s *Store) EndBatches(ctx context.Context, site string) ([]string, error) {
+// their tokens. Allocations that were seen since then and lack their accounting
+// keep their batch open.
+func (s *Store) EndBatches(ctx context.Context, site string, since time.Time) ([]string, error) {
 	var tokens []string
 	err := s.WithTx(ctx, func(tx *Tx) error {
-		rows, err := tx.Query(ctx, sqlEndBatches, site, tx.now)
+		rows, err := tx.Query(ctx, sqlEndBatches, site, tx.now, since)
 		if err != nil {
 			return err
 		}
@@ -385,7 +387,8 @@ type Step struct {
 
 const (
 	sqlStepsToRead = sqlAllocationColumns + `
- where cluster = $1 and ended and not steps_read and end_time <= $2 order by end_time limit $3`
+ where cluster = $1 and ended and not steps_read and end_time <= $2 and (exit_code is not null or last_seen_at < $3)
+ order by end_time limit $4`
 	sqlInsertStep = `
 insert into step (cluster, job_id_raw, start_time, step_id, name, run_id, state, end_time, elapsed_s, exit_code, exit_signal, nodes,
        energy_j)
@@ -396,9 +399,10 @@ update allocation set steps_read = true where cluster = $1 and job_id_raw = any(
 )
 
 // StepsToRead returns allocations that ended before then and whose steps were
-// not stored yet, at most limit.
-func (s *Store) StepsToRead(ctx context.Context, cluster string, before time.Time, limit int) ([]Allocation, error) {
-	return collect[Allocation](ctx, s.pool, "allocations without steps", sqlStepsToRead, cluster, before, limit)
+// not stored yet, at most limit. Those that lack their accounting are left out if
+// they were seen since: their steps are not there either.
+func (s *Store) StepsToRead(ctx context.Context, cluster string, before, since time.Time, limit int) ([]Allocation, error) {
+	return collect[Allocation](ctx, s.pool, "allocations without steps", sqlStepsToRead, cluster, before, since, limit)
 }
 
 // StoreSteps stores steps, and that those of the given jobs were read.

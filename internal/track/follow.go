@@ -60,7 +60,7 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 	if err != nil {
 		return err
 	}
-	known, err := t.Store.AllocationsToFollow(ctx, tokens, t.Now().Add(-accountingFor))
+	known, err := t.Store.AllocationsToFollow(ctx, tokens, t.accountable())
 	if err != nil {
 		return err
 	}
@@ -110,6 +110,15 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 	return errors.Join(err, t.explain(ctx, batches, views), t.release(ctx, batches, c), t.releaseAgain(ctx, batches, views, tasks), t.cancel(ctx, batches, views, orphans))
 }
 
+// accountable is since when an ended allocation must have been seen for its
+// accounting to be waited for: where no records are kept, none is.
+func (t *Tracker) accountable() time.Time {
+	if t.noRecords {
+		return t.Now().Add(time.Second)
+	}
+	return t.Now().Add(-accountingFor)
+}
+
 // records asks sacct where something depends on it. answered is false where
 // nothing is known; it is true where the cluster keeps no records.
 func (t *Tracker) records(ctx context.Context, batches map[string]store.Batch, views map[string]view, tasks []store.OpenTasks, known []store.Allocation) (records, bool, error) {
@@ -133,10 +142,14 @@ func (t *Tracker) records(ctx context.Context, batches map[string]store.Batch, v
 			}
 		}
 	}
+	oldest := now // end that is not accounted for
 	for _, a := range known {
 		switch {
 		case a.Ended:
 			casual[a.Token] = true
+			if a.EndTime != nil && a.EndTime.Before(oldest) {
+				oldest = *a.EndTime
+			}
 		case !t.held(views[a.Token], a):
 			urgent[a.Token] = true
 		}
@@ -155,8 +168,12 @@ func (t *Tracker) records(ctx context.Context, batches map[string]store.Batch, v
 		}
 	}
 	slices.Sort(q.Jobs)
-	// What ended before the last answer was in it, but for the database's lag.
-	if last := t.asked.Add(-skew); !wide && !t.asked.IsZero() && last.After(q.Since) {
+	// What ended before the last answer was in it, but for what is known to lack.
+	last := t.asked
+	if oldest.Before(last) {
+		last = oldest
+	}
+	if last = last.Add(-skew); !wide && !t.asked.IsZero() && last.After(q.Since) {
 		q.Since = last
 	}
 	a, err := t.Cluster.Accounting(ctx, q)

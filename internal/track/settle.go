@@ -420,7 +420,7 @@ func (t *Tracker) steps(ctx context.Context) error {
 		return nil
 	}
 	t.lastSteps = now
-	list, err := t.Store.StepsToRead(ctx, t.Site.Cluster, now.Add(-stepsAfter), slurm.MaxStepJobs)
+	list, err := t.Store.StepsToRead(ctx, t.Site.Cluster, now.Add(-stepsAfter), t.accountable(), slurm.MaxStepJobs)
 	if err != nil || len(list) == 0 {
 		return err
 	}

@@ -210,7 +210,7 @@ func (t *Tracker) Tick(ctx context.Context) error {
 		}
 	}
 	t.Failpoint(FailSettled)
-	ended, err := t.Store.EndBatches(ctx, t.Site.Name)
+	ended, err := t.Store.EndBatches(ctx, t.Site.Name, t.accountable())
 	for _, token := range ended {
 		t.Log.InfoContext(ctx, "batch ended", "token", token)
 		delete(t.cancelled, token)

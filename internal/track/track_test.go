@@ -316,6 +316,57 @@ func TestTick_LifeOfATask(t *testing.T) {
 	}
 }
 
+// The accounting database may come to know of an end long behind everything else:
+// the batch waits for it, and the steps of the run are read then.
+func TestTick_LateAccounting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Fault(slurmtest.Faults{AccountingLag: time.Hour})
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), "done")
+	w.tick()
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.ticks() // for twelve minutes
+	w.expect(a, lifecycle.RunComplete)
+	if got := w.allocations(0); len(got) != 1 || got[0].ExitCode != nil || w.batchState() != lifecycle.BatchReleased {
+		t.Fatalf("without accounting: %+v, the batch is %s", got, w.batchState())
+	}
+	w.cluster.Forget(w.job)
+	w.cluster.Fault(slurmtest.Faults{})
+	w.ticks()
+	if got := w.allocations(0); len(got) != 1 || got[0].ExitCode == nil || got[0].SeenIn != "sacct" || w.batchState() != lifecycle.BatchEnded {
+		t.Errorf("with accounting: %+v, the batch is %s", got, w.batchState())
+	}
+	if left, err := w.store.StepsToRead(t.Context(), "fake", w.clock.Now(), w.clock.Now(), 10); err != nil || len(left) != 0 {
+		t.Errorf("steps to be read: %+v, %v", left, err)
+	}
+}
+
+// What never comes is not waited for longer than accountingFor.
+func TestTick_NoAccountingEver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	a := w.runs[0][0]
+	w.cluster.Fault(slurmtest.Faults{AccountingLag: 100 * time.Hour})
+	w.cluster.Start(w.job, "gpu1", 0)
+	raw := w.raw(0)
+	w.record(0, raw, 0, "begin gpu1", "claim held", fmt.Sprintf("start %d", a), fmt.Sprintf("end %d 0", a), "done")
+	w.tick()
+	w.collect(a, raw, 0, 0, lifecycle.ExitMeasured)
+	w.cluster.End(w.job, slurm.Completed, 0, 0)
+	w.ticks()
+	w.cluster.Forget(w.job)
+	w.ticks()
+	w.clock.advance(accountingFor)
+	w.ticks()
+	if got := w.batchState(); got != lifecycle.BatchEnded {
+		t.Errorf("the batch is %s", got)
+	}
+}
+
 // A steady tick is one squeue; an ending one is one sacct more.
 func TestTick_Calls(t *testing.T) {
 	t.Parallel()
