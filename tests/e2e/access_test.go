@@ -183,14 +183,15 @@ func TestQuota(t *testing.T) {
 	refused(t, out, " too many") // and how many before it
 }
 
-// TestCron: a schedule that is run by hand submits one sweep, in the owner's
-// name, and none while that one still runs.
-func TestCron(t *testing.T) {
+// TestCronAndCost: a schedule that is run by hand submits one sweep, in the owner's
+// name, and none while that one still runs; what it cost is what sacct says.
+func TestCronAndCost(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "cron.yaml")
 	if err := os.WriteFile(file, []byte(simSweep(t, "scheduled", 1, "[20/s]", "1s")), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	begin := time.Now().Add(-time.Minute)
 	env.must(t, "sbench", "cron", "add", "e2e", "--schedule", "0 4 29 2 *", file)
 	defer env.must(t, "sbench", "cron", "rm", "e2e")
 	words := strings.Fields(env.must(t, "sbench", "cron", "run", "e2e"))
@@ -213,6 +214,7 @@ func TestCron(t *testing.T) {
 	if submitted != 1 {
 		t.Errorf("%d sweeps were submitted: %+v\n%s%s", submitted, cron.Firings, again.stdout, again.stderr)
 	}
+	wantCost(t, id, begin)
 }
 
 // freeAddress is one that nobody listens on now.
@@ -222,4 +224,41 @@ func freeAddress() (string, error) {
 		return "", err
 	}
 	return l.Addr().String(), l.Close()
+}
+
+// wantCost: the GPU-seconds of a sweep of one run and one GPU are sacct's.
+func wantCost(t *testing.T, id string, begin time.Time) {
+	t.Helper()
+	run := env.runs(t, id)[0]
+	var row api.CostRow
+	poll(t, 5*time.Minute, "the cost of sweep "+id, func() bool {
+		report := decode[api.CostReport](t, env.must(t, "sbench", "cost", "--start", begin.UTC().Format(time.RFC3339), "--end",
+			time.Now().Add(time.Minute).UTC().Format(time.RFC3339), "--by", "sweep", "--json"))
+		for _, r := range report.Rows {
+			if r.Sweep != nil && *r.Sweep == id && r.Complete {
+				row = r
+				return true
+			}
+		}
+		return false
+	}, func() string { return env.exec(t, "sbench", "cost", "--by", "sweep").stdout })
+	held := int64(0)
+	seen := map[int64]bool{}
+	for _, a := range run.Attempts {
+		if seen[a.JobIDRaw] {
+			continue
+		}
+		seen[a.JobIDRaw] = true
+		said := strings.TrimSpace(env.must(t, "sacct", "-D", "-X", "-n", "-P", "-j", strconv.FormatInt(a.JobIDRaw, 10), "--format=ElapsedRaw"))
+		for line := range strings.Lines(said) {
+			seconds, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+			if err != nil {
+				t.Fatalf("sacct said %q", said)
+			}
+			held += seconds // of one GPU
+		}
+	}
+	if row.BillableGPUSeconds != held || held == 0 || row.RunStarts != len(run.Attempts) {
+		t.Errorf("%d GPU-seconds of %d starts, sacct says %d of %d", row.BillableGPUSeconds, row.RunStarts, held, len(run.Attempts))
+	}
 }
