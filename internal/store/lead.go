@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +17,7 @@ const (
 	sqlTryLead    = `select pg_try_advisory_lock($1)`
 	sqlRaiseEpoch = `update fence set epoch = epoch + 1, holder = $1, since = $2 returning epoch`
 	sqlStillHere  = `select 1`
+	sqlMortal     = `select set_config('idle_session_timeout', $1, false)`
 	sqlUnlead     = `select pg_advisory_unlock($1)`
 )
 
@@ -32,8 +34,14 @@ type Leadership struct {
 
 // Elect tries to become the acting daemon. It returns nil and no error where
 // another daemon acts; the caller tries again later. The lock lives on a
-// connection of its own, which is asked every interval whether it still does.
+// connection of its own, which is asked every interval whether it still does; the
+// server ends it where nothing was asked for silentFor, so that a daemon that
+// hangs, or a host that has vanished, does not lead for ever.
 func (s *Store) Elect(ctx context.Context, holder string, interval time.Duration) (*Leadership, error) {
+	return s.elect(ctx, holder, interval, silentFor(interval))
+}
+
+func (s *Store) elect(ctx context.Context, holder string, interval, silence time.Duration) (*Leadership, error) {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("elect: %w", err)
@@ -52,6 +60,10 @@ func (s *Store) Elect(ctx context.Context, holder string, interval time.Duration
 	if !won {
 		return nil, nil
 	}
+	// The server's own clock: TCP would tell of a lost host only after hours.
+	if _, err := conn.Exec(ctx, sqlMortal, strconv.FormatInt(silence.Milliseconds(), 10)); err != nil {
+		return nil, fmt.Errorf("elect: bound the silence of the leader: %w", err)
+	}
 	l := &Leadership{}
 	if err := conn.QueryRow(ctx, sqlRaiseEpoch, holder, s.now()).Scan(&l.Epoch); err != nil {
 		return nil, fmt.Errorf("elect: raise epoch: %w", err)
@@ -69,6 +81,12 @@ func (s *Store) Elect(ctx context.Context, holder string, interval time.Duration
 	}()
 	return l, nil
 }
+
+// silentFor is how long the leader's connection may be silent: some probes, so
+// that a busy machine does not lose the lead.
+func silentFor(interval time.Duration) time.Duration { return max(10*interval, minSilence) }
+
+const minSilence = 5 * time.Second
 
 // Release gives the leadership back and waits until the lock is free.
 func (l *Leadership) Release() {

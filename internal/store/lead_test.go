@@ -60,6 +60,61 @@ func TestElect_NoticesALostConnection(t *testing.T) {
 	}
 }
 
+// TestElect_SilentLeader: a leader that hangs, or whose host has vanished, keeps
+// nobody else from leading, and writes nothing when it goes on.
+func TestElect_SilentLeader(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	hung, err := s.ElectHanging(t.Context(), "a", 200*time.Millisecond)
+	if err != nil || hung == nil {
+		t.Fatalf("election: %v, %v", hung, err)
+	}
+	defer hung.Release()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		next, err := s.Elect(t.Context(), "b", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next == nil {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody else leads")
+			}
+			continue
+		}
+		defer next.Release()
+		break
+	}
+	if err := s.Fenced(hung.Epoch).WithTx(t.Context(), func(*store.Tx) error { return nil }); !errors.Is(err, store.ErrFenced) {
+		t.Errorf("the leader that hung writes: %v", err)
+	}
+}
+
+// TestOpen_TransactionLeftAlone: the server ends a transaction that nobody goes on
+// with; it would hold the fence, and with it every election.
+func TestOpen_TransactionLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	err := s.WithTx(t.Context(), func(tx *store.Tx) error {
+		var most string
+		if err := tx.QueryRow(t.Context(), `select setting from pg_settings where name = 'idle_in_transaction_session_timeout'`).Scan(&most); err != nil {
+			return err
+		}
+		if most != "60000" {
+			t.Errorf("a transaction may be left alone for %s ms", most)
+		}
+		_, err := tx.Exec(t.Context(), `select set_config('idle_in_transaction_session_timeout', '50', true)`)
+		if err != nil {
+			return err
+		}
+		time.Sleep(500 * time.Millisecond) // the process hangs: what is tested is the time itself
+		_, err = tx.Exec(t.Context(), `select 1`)
+		return err
+	})
+	if err == nil {
+		t.Error("a transaction that was left alone goes on")
+	}
+}
+
 func TestListen(t *testing.T) {
 	t.Parallel()
 	s := pgtest.New(t)

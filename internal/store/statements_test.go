@@ -9,6 +9,7 @@ import (
 	"go/types"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -130,3 +131,54 @@ func calledName(fun ast.Expr) string {
 	}
 	return ""
 }
+
+// unfenced are the statements that change something and ask for no epoch: what the
+// API's handlers write in every daemon, and the election itself.
+var unfenced = []string{
+	"sqlRaiseEpoch", "sqlInsertAudit", "sqlRestrict", "sqlTouchToken", "sqlSeeCredential", "sqlForgetCredentials",
+}
+
+// TestStatements_Fenced: every statement that changes anything runs in a
+// transaction of WithTx, which checks the epoch, or is known not to need it.
+func TestStatements_Fenced(t *testing.T) {
+	t.Parallel()
+	texts := constants(t)
+	set, files := sources(t)
+	outside := func(e ast.Expr) bool { // of a transaction: the pool, or a connection
+		switch x := e.(type) {
+		case *ast.SelectorExpr:
+			return x.Sel.Name == "pool"
+		case *ast.Ident:
+			return x.Name == "conn"
+		}
+		return false
+	}
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			var by ast.Expr
+			at := 1
+			switch name := calledName(call.Fun); {
+			case name == "collect" && len(call.Args) > 3:
+				by, at = call.Args[1], 3
+			case (name == "Exec" || name == "Query" || name == "QueryRow") && len(call.Args) > 1:
+				if sel, ok := call.Fun.(*ast.SelectorExpr); ok {
+					by = sel.X
+				}
+			}
+			if by == nil || !outside(by) {
+				return true
+			}
+			name := call.Args[at].(*ast.Ident).Name
+			if changes.MatchString(texts[name]) != slices.Contains(unfenced, name) {
+				t.Errorf("%s: %s changes something: %v, and is known to: %v", set.Position(call.Pos()), name, changes.MatchString(texts[name]), slices.Contains(unfenced, name))
+			}
+			return true
+		})
+	}
+}
+
+var changes = regexp.MustCompile(`(?i)\b(insert\s+into|update\s+\w+(\s+\w+)?\s+set|delete\s+from|merge\s+into|truncate)\b`)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,6 +55,7 @@ func Open(ctx context.Context, dsn string) (*Store, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "sbench"
 	}
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	config.AfterConnect = mortal
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -63,6 +65,18 @@ func Open(ctx context.Context, dsn string) (*Store, error) {
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
 	return &Store{pool: pool, now: time.Now, axes: &axesCache{}}, nil
+}
+
+// idleInTransaction is how long a transaction may wait for its next statement. One
+// of a daemon that was stopped holds the fence, and with it every election.
+const idleInTransaction = time.Minute
+
+const sqlIdleInTransaction = `select set_config('idle_in_transaction_session_timeout', $1, false)`
+
+// mortal lets the server end a connection whose transaction was left alone.
+func mortal(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, sqlIdleInTransaction, strconv.FormatInt(idleInTransaction.Milliseconds(), 10))
+	return err
 }
 
 // Close waits for the connections in use and closes them all.
