@@ -301,7 +301,7 @@ func (c *check) nodeClock(p *probe, node string) {
 
 // controllerClock compares the controller's time of submission likewise.
 func (c *check) controllerClock(ctx context.Context, p *probe) {
-	_, found, err := c.cluster.Find(ctx, p.name, p.before.Add(-time.Hour))
+	_, found, err := c.cluster.Find(ctx, p.name, "", p.before.Add(-time.Hour))
 	if err != nil || len(found) == 0 {
 		c.unknown("clock", "controller", "", "the controller does not say when job %d was submitted%s", p.job, errText(err))
 		return

@@ -226,8 +226,13 @@ func TestClient_UnreachableCaptured(t *testing.T) {
 }
 
 func TestClient_Find(t *testing.T) {
-	queueRow := func(name, state string) string {
-		return strings.Join([]string{"7", "9", "2", state, "1000", "1010", "n1", "u", "None", "(null)", name}, `\x1f`) + `\x1e\n`
+	row := func(name, state, comment string) string {
+		return strings.Join([]string{"7", "9", "2", state, "1000", "1010", "n1", "u", "None", comment, name}, `\x1f`) + `\x1e\n`
+	}
+	queueRow := func(name, state string) string { return row(name, state, "(null)") }
+	// A site that rewrites names: nothing is found by them.
+	renamed := func(rows string) string {
+		return `case "$*" in *--name=*) ;; *) printf '` + rows + `' ;; esac`
 	}
 	record := func(name, state, nodes, elapsed string) string {
 		return strings.Join([]string{"9", "7_2", state, "1000", "1010", "1020", elapsed, "1:0", nodes, "", "u", "a", "q", "p", "", name}, `\x1f`) + `\n`
@@ -250,12 +255,17 @@ func TestClient_Find(t *testing.T) {
 		"the controller is down":   {"echo 'Unable to contact slurm controller' >&2; exit 1", "true", Unknown, nil, true},
 		"the database is down":     {"true", "echo 'Problem talking to the database' >&2; exit 1", Unknown, nil, true},
 		"a row nobody understands": {"printf 'what?'", "true", Unknown, nil, true},
+		"by its comment":           {renamed(row("prefix_job", "PENDING", "sbench sb-t sweep=1")), "exit 1", Known, []Found{{JobID: 7, Submit: at(1000)}}, false},
+		"another's comment":        {renamed(row("job", "PENDING", "sbench sb-tt not-sb-t")), "true", Gone, nil, false},
+		"another's row":            {renamed("what?"), "true", Gone, nil, false},
+		"a row that may be ours":   {renamed("what? sb-t"), "true", Unknown, nil, true},
+		"before the client's time": {"printf '" + strings.ReplaceAll(queueRow("sb-x", "PENDING"), "1000", "5") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(5)}}, false},
 		"the trace of a refusal":   {"true", "printf '" + record("sb-x", "FAILED", "None assigned", "0") + "'", Gone, nil, false},
 	} {
 		dir := t.TempDir()
 		command(t, dir, "squeue", tt.squeue)
 		command(t, dir, "sacct", tt.sacct)
-		presence, found, err := New(Config{BinDir: dir}).Find(t.Context(), "sb-x", at(900))
+		presence, found, err := New(Config{BinDir: dir}).Find(t.Context(), "sb-x", "sb-t", at(900))
 		if presence != tt.presence || (err != nil) != tt.fails {
 			t.Errorf("%s: %v, %v", name, presence, err)
 		}
@@ -263,7 +273,7 @@ func TestClient_Find(t *testing.T) {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	if _, _, err := New(Config{BinDir: t.TempDir()}).Find(t.Context(), "a,b", at(0)); err == nil {
+	if _, _, err := New(Config{BinDir: t.TempDir()}).Find(t.Context(), "a,b", "", at(0)); err == nil {
 		t.Error("a name that is two is searched for")
 	}
 }

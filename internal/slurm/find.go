@@ -3,6 +3,7 @@ package slurm
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -35,26 +36,19 @@ type Found struct {
 	Ended  bool // the accounting database says that all of it has ended
 }
 
-// Find looks a job up by its unique name: in the queue, and if it is not there in
-// the accounting database. Gone means that both answered and neither knows it, or
+// Find looks a job up by its unique name: in the queue, also by the token in its
+// comment, because a site may rewrite names, and if it is not there in the
+// accounting database. token "" looks at no comments. since bounds the search in
+// the database; in the queue the name says enough, whatever the clocks say. Gone means that both answered and neither knows it, or
 // that the controller does not and the cluster keeps no accounting; a job that the
 // controller took moments ago may still be in neither.
-func (c *Client) Find(ctx context.Context, name string, since time.Time) (Presence, []Found, error) {
-	q, err := c.QueueByName(ctx, name)
+func (c *Client) Find(ctx context.Context, name, token string, since time.Time) (Presence, []Found, error) {
+	found, err := c.findQueued(ctx, name, token)
 	if err != nil {
 		return Unknown, nil, err
 	}
-	var found []Found
-	for _, j := range q.Jobs {
-		if j.Name == name && !j.Submit.Before(since) {
-			found = merge(found, Found{JobID: j.ArrayID, Submit: j.Submit, Ended: j.State.Phase() == PhaseEnded})
-		}
-	}
 	if len(found) > 0 {
 		return Known, found, nil
-	}
-	if len(q.Skipped) > 0 {
-		return Unknown, nil, q.Skipped[0].Err
 	}
 	a, err := c.Accounting(ctx, AccountingQuery{Names: []string{name}, Since: since})
 	if errors.Is(err, ErrNoAccounting) {
@@ -77,6 +71,40 @@ func (c *Client) Find(ctx context.Context, name string, since time.Time) (Presen
 		return Unknown, nil, a.Skipped[0].Err
 	}
 	return Gone, nil, nil
+}
+
+// findQueued looks in the queue, among the jobs of that name first.
+func (c *Client) findQueued(ctx context.Context, name, token string) ([]Found, error) {
+	looks := []func() (Queue, []Job, error){func() (Queue, []Job, error) {
+		q, err := c.QueueByName(ctx, name)
+		return q, q.Named(name), err
+	}}
+	if token != "" {
+		looks = append(looks, func() (Queue, []Job, error) {
+			q, err := c.Queue(ctx)
+			return q, q.Named(token), err
+		})
+	}
+	for i, look := range looks {
+		q, jobs, err := look()
+		if err != nil {
+			return nil, err
+		}
+		var found []Found
+		for _, j := range jobs {
+			found = merge(found, Found{JobID: j.ArrayID, Submit: j.Submit, Ended: j.State.Phase() == PhaseEnded})
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
+		for _, s := range q.Skipped {
+			// Of all jobs only ours matter; others do not keep us from our work.
+			if i == 0 || strings.Contains(s.Row, token) {
+				return nil, s.Err
+			}
+		}
+	}
+	return nil, nil
 }
 
 // refusedRecord: "Requested node configuration is not available" and its like

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -41,6 +42,11 @@ type Submission struct {
 	// Backpressure says that Slurm has as many jobs as it, an association or a
 	// QOS takes: the same submission may be accepted later.
 	Backpressure bool
+	// NotNow says that it was refused for a state that passes and has nothing to do
+	// with the job: a partition that is drained, a controller that cannot write.
+	NotNow bool
+	// TooLong says that the array has a higher index than Slurm takes.
+	TooLong bool
 }
 
 // sleeping is what sbatch prints before it waits up to two minutes for room.
@@ -92,6 +98,8 @@ func classify(out output, err *Error) Submission {
 	case id == 0 && refusal(out.stderr):
 		s.Outcome = Refused
 		s.Backpressure = full(out.stderr)
+		s.NotNow = slices.ContainsFunc(passing, func(text string) bool { return strings.Contains(out.stderr, text) })
+		s.TooLong = strings.Contains(out.stderr, "Invalid job array specification")
 	}
 	return s
 }
@@ -121,12 +129,24 @@ func refusal(stderr string) bool {
 	return false
 }
 
-// full reports whether a refusal is about how many jobs there are.
+// passing are refusals that say nothing about the job.
+var passing = []string{
+	"Required partition not available (inactive or drain)",
+	"I/O error writing script/environment to file",
+	"Requested operation is presently disabled",
+}
+
+// policyReason is the limit that Slurm names beside a violated policy.
+var policyReason = regexp.MustCompile(`\b(?:QOS|Assoc)[A-Z][A-Za-z]+\b`)
+
+// full reports whether a refusal is about how many jobs there are. The text of a
+// violated policy names every kind of limit: which it was stands beside it. A
+// limit of size or time will not be met by waiting.
 func full(stderr string) bool {
-	for _, text := range []string{
-		"MaxSubmitJob", "GrpSubmitJob", "job submit limit", sleeping,
-		"Job/step already completing", "Too many jobs",
-	} {
+	if reason := policyReason.FindString(stderr); reason != "" {
+		return strings.Contains(reason, "SubmitJob")
+	}
+	for _, text := range []string{"job submit limit", sleeping, "Job/step already completing", "Too many jobs"} {
 		if strings.Contains(stderr, text) {
 			return true
 		}

@@ -20,6 +20,9 @@ func TestClassify_Captured(t *testing.T) {
 		"sbatch-no-conf":                {Outcome: Ambiguous},
 		"sbatch-err-qosmaxsubmit":       {Outcome: Refused, Backpressure: true},
 		"sbatch-err-qosmaxsubmit-array": {Outcome: Refused, Backpressure: true},
+		"sbatch-err-array-max101":       {Outcome: Refused, TooLong: true},
+		"sbatch-err-array-syntax":       {Outcome: Refused, TooLong: true},
+		"sbatch-err-array-too-large":    {Outcome: Refused, TooLong: true},
 	}
 	for name, exit := range exits(t) {
 		if !strings.HasPrefix(name, "sbatch-") || exit == 124 {
@@ -70,6 +73,24 @@ func TestClassify(t *testing.T) {
 		{"stopped while it waits for room", output{exit: -1, stopped: true, stderr: "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"}, &Error{Exit: -1}, Submission{Backpressure: true, Message: "Slurm temporarily unable to accept job, sleeping and retrying"}},
 		{"killed", output{exit: -1}, &Error{Program: "sbatch", Exit: -1, TimedOut: true}, Submission{Message: "sbatch: no answer in time"}},
 		{"a refusal in words", output{exit: 1, stderr: "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition name specified"}, failed(""), Submission{Outcome: Refused, Message: "invalid partition specified: x; Invalid partition name specified"}},
+	}
+	// What the accounting policy refuses: only a number of jobs passes by itself.
+	const policy = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+	for reason, full := range map[string]bool{
+		"AssocMaxSubmitJobLimit": true, "AssocGrpSubmitJobsLimit": true, "QOSGrpSubmitJobsLimit": true, "QOSMaxSubmitJobPerUserLimit": true,
+		"MaxSubmitJobsPerAccount": true, "": true,
+		"QOSMaxWallDurationPerJobLimit": false, "QOSMaxGRESPerJob": false, "AssocMaxNodePerJobLimit": false, "QOSGrpGRES": false,
+	} {
+		got := classify(output{exit: 1, stderr: "sbatch: error: " + reason + "\n" + policy}, failed(""))
+		if got.Outcome != Refused || got.Backpressure != full || got.NotNow {
+			t.Errorf("%s: %+v", reason, got)
+		}
+	}
+	for _, text := range []string{"Required partition not available (inactive or drain)", "I/O error writing script/environment to file", "Requested operation is presently disabled"} {
+		got := classify(output{exit: 1, stderr: "sbatch: error: Batch job submission failed: " + text}, failed(""))
+		if got.Outcome != Refused || got.Backpressure || !got.NotNow {
+			t.Errorf("%s: %+v", text, got)
+		}
 	}
 	for _, tt := range tests {
 		if diff := cmp.Diff(tt.want, classify(tt.out, tt.err)); diff != "" {

@@ -35,6 +35,10 @@ type Config struct {
 type Faults struct {
 	// Submit is what the next submissions do, one each.
 	Submit []SubmitFault `json:",omitempty"`
+	// Refuse is what sbatch says to jobs of a partition, which it then refuses.
+	Refuse map[string]string `json:",omitempty"`
+	// Rename is the name that the site gives every job; "" leaves them alone.
+	Rename string `json:",omitempty"`
 	// ControllerDown: squeue, scontrol and scancel fail, sbatch creates nothing.
 	ControllerDown bool `json:",omitempty"`
 	// AccountingDown: sacct, sacctmgr and sshare fail.
@@ -120,6 +124,12 @@ func (c *Cluster) Client() *slurm.Client {
 func (c *Cluster) Fault(f Faults) {
 	c.t.Helper()
 	c.update(func(s *state) { s.Faults = f })
+}
+
+// Reconfigure changes how long an array may be.
+func (c *Cluster) Reconfigure(maxArraySize int) {
+	c.t.Helper()
+	c.update(func(s *state) { s.Conf.MaxArraySize = maxArraySize })
 }
 
 // Jobs lists the jobs that the controller knows, in the order of submission.

@@ -258,6 +258,12 @@ func (c *call) admit(options map[string]string, script string) (*Job, error) {
 	if p := options["partition"]; !slices.Contains(c.Conf.Partitions, p) {
 		return nil, failf(1, "sbatch: error: invalid partition specified: %s\nsbatch: error: Batch job submission failed: Invalid partition name specified", p)
 	}
+	if text := c.Faults.Refuse[options["partition"]]; text != "" {
+		return nil, failf(1, "%s", text)
+	}
+	if c.Faults.Rename != "" {
+		options["job-name"] = c.Faults.Rename
+	}
 	job.Tasks = []Task{{State: slurm.Pending, ByUID: -1}}
 	if array, ok := options["array"]; ok {
 		job.Array, job.Tasks = true, nil

@@ -150,7 +150,7 @@ func (k *conformance) array(t *testing.T) {
 	if err != nil || len(a.Records) > 0 {
 		t.Errorf("records of a held job by name: %+v, %v", a, err)
 	}
-	if p, found, err := k.client.Find(t.Context(), name, k.started); err != nil || p != slurm.Known || len(found) != 1 || found[0].JobID != job {
+	if p, found, err := k.client.Find(t.Context(), name, "", k.started); err != nil || p != slurm.Known || len(found) != 1 || found[0].JobID != job {
 		t.Errorf("find: %v %+v %v", p, found, err)
 	}
 	k.release(t, job)
@@ -207,7 +207,7 @@ func (k *conformance) cancelPending(t *testing.T) {
 			t.Errorf("cancelled: %+v", r)
 		}
 	}
-	if p, _, err := k.client.Find(t.Context(), name, k.started); err != nil || p != slurm.Known {
+	if p, _, err := k.client.Find(t.Context(), name, "", k.started); err != nil || p != slurm.Known {
 		t.Errorf("find a cancelled job: %v %v", p, err)
 	}
 }
@@ -220,7 +220,7 @@ func (k *conformance) refusals(t *testing.T) {
 		if s.Outcome != slurm.Refused || s.Message == "" {
 			t.Errorf("%s: %+v", directives, s)
 		}
-		if p, found, err := k.client.Find(t.Context(), name, k.started); err != nil || p != slurm.Gone {
+		if p, found, err := k.client.Find(t.Context(), name, "", k.started); err != nil || p != slurm.Gone {
 			t.Errorf("%s: find: %v %+v %v", directives, p, found, err)
 		}
 	}
@@ -232,7 +232,7 @@ func (k *conformance) refusals(t *testing.T) {
 }
 
 func (k *conformance) unknown(t *testing.T) {
-	if p, _, err := k.client.Find(t.Context(), "conform-nobody", k.started); err != nil || p != slurm.Gone {
+	if p, _, err := k.client.Find(t.Context(), "conform-nobody", "", k.started); err != nil || p != slurm.Gone {
 		t.Errorf("find: %v %v", p, err)
 	}
 	if err := k.client.Cancel(t.Context(), "999999"); err != nil {

@@ -90,11 +90,11 @@ func TestFaultsOfSubmission(t *testing.T) {
 			if s.Outcome != test.outcome || s.Backpressure != test.backpressure {
 				t.Errorf("submission: %+v", s)
 			}
-			if p, _, err := c.Client().Find(t.Context(), "token", before); err != nil || p != test.found {
+			if p, _, err := c.Client().Find(t.Context(), "token", "", before); err != nil || p != test.found {
 				t.Errorf("find: %v, %v; want %v", p, err, test.found)
 			}
 			c.Deliver()
-			if p, _, _ := c.Client().Find(t.Context(), "token", before); test.fault == CreateLater && p != slurm.Known {
+			if p, _, _ := c.Client().Find(t.Context(), "token", "", before); test.fault == CreateLater && p != slurm.Known {
 				t.Errorf("find after the late creation: %v", p)
 			}
 		})
@@ -152,7 +152,7 @@ func TestCrashReusesIDs(t *testing.T) {
 	if third.JobID != second.JobID || first.JobID == second.JobID {
 		t.Errorf("ids %d, %d, then %d", first.JobID, second.JobID, third.JobID)
 	}
-	if p, _, err := c.Client().Find(t.Context(), "second", before); err != nil || p != slurm.Gone {
+	if p, _, err := c.Client().Find(t.Context(), "second", "", before); err != nil || p != slurm.Gone {
 		t.Errorf("find a lost held job: %v, %v", p, err)
 	}
 	if jobs := c.Jobs(); len(jobs) != 2 || jobs[1].Name() != "third" {

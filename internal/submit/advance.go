@@ -2,6 +2,7 @@ package submit
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"sbench/internal/batch"
 	"sbench/internal/lifecycle"
+	"sbench/internal/plan"
 	"sbench/internal/slurm"
 	"sbench/internal/store"
 )
@@ -43,31 +45,65 @@ func (s *Service) advance(ctx context.Context, b store.Batch) error {
 }
 
 func (s *Service) advanceIntent(ctx context.Context, b store.Batch) error {
-	if b.SubmitTries > 0 {
+	wait := s.waits(b)
+	if !s.unsubmitted(b) {
 		// sbatch was called and what it did is not recorded.
+		if wait {
+			return nil // Slurm is not asked all the time either
+		}
 		if presence, err := s.adopt(ctx, b); err != nil || presence != slurm.Gone {
 			return err
 		}
 	}
-	left, err := s.Store.RunsLeft(ctx, b.Token)
-	if err != nil {
+	if dropped, err := s.dropEmpty(ctx, b); err != nil || dropped || wait {
 		return err
-	}
-	if left == 0 {
-		_, err := s.Store.DropBatch(ctx, b.Token, lifecycle.BatchCancelled, lifecycle.RunCancelled, "cancelled before it was submitted")
-		return err
-	}
-	now := s.Now()
-	if now.Before(s.notUntil[b.Token]) || now.Before(s.full) {
-		return nil
 	}
 	return s.submit(ctx, b)
+}
+
+// unsubmitted reports whether Slurm has nothing of an intent for certain.
+func (s *Service) unsubmitted(b store.Batch) bool { return b.SubmitTries == 0 || s.nothing[b.Token] }
+
+// dropEmpty gives up an intent whose runs were all cancelled.
+func (s *Service) dropEmpty(ctx context.Context, b store.Batch) (dropped bool, err error) {
+	left, err := s.Store.RunsLeft(ctx, b.Token)
+	if err != nil || left > 0 {
+		return false, err
+	}
+	s.forget(b.Token)
+	_, err = s.Store.DropBatch(ctx, b.Token, lifecycle.BatchCancelled, lifecycle.RunCancelled, "cancelled before it was submitted")
+	return true, err
+}
+
+// waits reports whether an intent is to be left alone for now.
+func (s *Service) waits(b store.Batch) bool {
+	now := s.Now()
+	return now.Before(s.notUntil[b.Token]) || s.isFull(ownerOf(b), now)
+}
+
+// isFull reports whether Slurm has said that it takes no more of an owner's jobs.
+func (s *Service) isFull(o owner, now time.Time) bool {
+	return now.Before(s.full) || now.Before(s.fullOf[o])
+}
+
+func ownerOf(b store.Batch) owner {
+	var shape plan.Shape
+	// It is our own; without it the account alone is the owner.
+	_ = json.Unmarshal(b.Shape, &shape)
+	return owner{b.Account, shape.QOS}
+}
+
+// forget forgets what was learned about the submissions of a batch.
+func (s *Service) forget(token string) {
+	delete(s.refusals, token)
+	delete(s.notUntil, token)
+	delete(s.nothing, token)
 }
 
 // adopt looks for the batch's job and records it. Gone means that it may be
 // submitted again.
 func (s *Service) adopt(ctx context.Context, b store.Batch) (slurm.Presence, error) {
-	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.CreatedAt.Add(-skew))
+	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.Token, b.CreatedAt.Add(-skew))
 	switch {
 	case err != nil:
 		return slurm.Unknown, err
@@ -137,22 +173,35 @@ func (s *Service) submit(ctx context.Context, b store.Batch) error {
 	if ok, err := s.Store.TryBatch(ctx, b.Token); err != nil || !ok {
 		return err
 	}
+	clean := s.unsubmitted(b)
+	delete(s.nothing, b.Token)
 	s.Failpoint(FailTrying)
 	sub, err := s.Cluster.Submit(ctx, filepath.Join(b.Dir, batch.ScriptFile), true)
 	if err != nil {
 		return s.later(ctx, b, err.Error(), refusalWait)
 	}
+	if sub.Outcome == slurm.Refused && clean {
+		s.nothing[b.Token] = true
+	}
+	backoff := min(longest, time.Second<<min(b.SubmitTries, 8))
 	switch {
 	case sub.Outcome == slurm.Created:
 		s.Failpoint(FailSubmitted)
 		return s.created(ctx, b, sub)
-	case sub.Outcome == slurm.Refused && !sub.Backpressure:
-		return s.refused(ctx, b, sub)
 	case sub.Backpressure:
 		return s.tooFull(ctx, b, sub)
+	case sub.NotNow:
+		// It is nobody's fault and passes: nothing is counted, and nobody gives up.
+		s.Log.WarnContext(ctx, "Slurm does not take the batch now", "token", b.Token, "message", sub.Message)
+		return s.later(ctx, b, sub.Message, max(refusalWait, backoff))
+	case sub.TooLong && b.NTasks > 1:
+		s.limits.asked = time.Time{} // the limit has changed since
+		return s.smaller(ctx, b, sub)
+	case sub.Outcome == slurm.Refused:
+		return s.refused(ctx, b, sub)
 	}
 	s.Log.WarnContext(ctx, "not known whether the job was created", "token", b.Token, "message", sub.Message)
-	return s.later(ctx, b, sub.Message, min(longest, time.Second<<min(b.SubmitTries, 8)))
+	return s.later(ctx, b, sub.Message, backoff)
 }
 
 func (s *Service) created(ctx context.Context, b store.Batch, sub slurm.Submission) error {
@@ -165,8 +214,7 @@ func (s *Service) created(ctx context.Context, b store.Batch, sub slurm.Submissi
 		return s.Cluster.Cancel(ctx, strconv.FormatInt(sub.JobID, 10))
 	}
 	s.Log.InfoContext(ctx, "submitted", "token", b.Token, "job", sub.JobID, "tasks", b.NTasks)
-	delete(s.refusals, b.Token)
-	delete(s.notUntil, b.Token)
+	s.forget(b.Token)
 	s.fresh[b.Token] = true
 	s.Failpoint(FailHeld)
 	b.State, b.JobID = lifecycle.BatchHeld, &sub.JobID
@@ -185,23 +233,34 @@ func (s *Service) refused(ctx context.Context, b store.Batch, sub slurm.Submissi
 		s.Log.WarnContext(ctx, "Slurm refused the batch", "token", b.Token, "message", sub.Message, "times", s.refusals[b.Token])
 		return s.later(ctx, b, sub.Message, refusalWait)
 	}
-	delete(s.refusals, b.Token)
+	s.forget(b.Token)
 	s.Log.ErrorContext(ctx, "Slurm refuses the batch", "token", b.Token, "message", sub.Message)
 	_, err := s.Store.DropBatch(ctx, b.Token, lifecycle.BatchRefused, lifecycle.RunDead, "sbatch: "+sub.Message)
 	return err
 }
 
 // tooFull waits, and after a while plans the runs again in smaller arrays: the
-// limit may be lower than the array is long.
+// limit may be lower than the array is long. Where the limit is of an account or a
+// QOS, others are not held up.
 func (s *Service) tooFull(ctx context.Context, b store.Batch, sub slurm.Submission) error {
-	s.full = s.Now().Add(fullWait)
-	s.refusals[b.Token]++
-	if s.refusals[b.Token] < mostFull || sub.Outcome != slurm.Refused || b.NTasks == 1 {
+	until := s.Now().Add(fullWait)
+	if sub.Outcome != slurm.Refused {
+		s.full = until // the controller itself is full
 		return s.Store.NoteBatch(ctx, b.Token, sub.Message)
 	}
-	delete(s.refusals, b.Token)
-	s.most = max(1, b.NTasks/2)
-	s.full = time.Time{}
+	s.fullOf[ownerOf(b)] = until
+	if s.refusals[b.Token]++; s.refusals[b.Token] < mostFull || b.NTasks == 1 {
+		return s.Store.NoteBatch(ctx, b.Token, sub.Message)
+	}
+	delete(s.fullOf, ownerOf(b))
+	return s.smaller(ctx, b, sub)
+}
+
+// smaller gives a batch up whose array is too long. Its runs are planned again in
+// shorter ones; for a while, because what was in the way may be gone by then.
+func (s *Service) smaller(ctx context.Context, b store.Batch, sub slurm.Submission) error {
+	s.forget(b.Token)
+	s.most, s.mostFor = max(1, b.NTasks/2), s.Now().Add(limitsAge)
 	s.Log.WarnContext(ctx, "Slurm takes no array of this size", "token", b.Token, "tasks", b.NTasks, "message", sub.Message)
 	_, err := s.Store.DropBatch(ctx, b.Token, lifecycle.BatchRefused, lifecycle.RunPending, "sbatch: "+sub.Message)
 	return err
@@ -216,7 +275,7 @@ func (s *Service) advanceHeld(ctx context.Context, b store.Batch) error {
 	if s.fresh[b.Token] {
 		return s.release(ctx, b)
 	}
-	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.CreatedAt.Add(-skew))
+	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.Token, b.CreatedAt.Add(-skew))
 	if err != nil {
 		return err
 	}

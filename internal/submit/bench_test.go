@@ -26,7 +26,7 @@ func (c *counting) Submit(context.Context, string, bool) (slurm.Submission, erro
 	return slurm.Submission{Outcome: slurm.Created, JobID: c.submitted}, nil
 }
 
-func (c *counting) Find(context.Context, string, time.Time) (slurm.Presence, []slurm.Found, error) {
+func (c *counting) Find(context.Context, string, string, time.Time) (slurm.Presence, []slurm.Found, error) {
 	return slurm.Gone, nil, nil
 }
 func (c *counting) Release(context.Context, int64) error    { return nil }

@@ -41,6 +41,9 @@ func (s *Service) feed(ctx context.Context) error {
 	if err := s.limits.refresh(ctx, s.Cluster, now); err != nil {
 		return err
 	}
+	if s.limits.slurm.Raw["MaxArraySize"] == "0" {
+		return errors.New("the cluster takes no job arrays: MaxArraySize is 0 in its slurm.conf")
+	}
 	room, err := s.room(ctx)
 	if err != nil || room.site <= 0 {
 		return err
@@ -60,7 +63,7 @@ func (s *Service) feed(ctx context.Context) error {
 	runs, impossible := s.shape(ctx, pending, drift, history)
 	limits := plan.LimitsOf(s.Site)
 	limits.ArrayTasks = s.limits.array(min(limits.ArrayTasks, room.queue))
-	if s.most > 0 {
+	if s.most > 0 && now.Before(s.mostFor) {
 		limits.ArrayTasks = min(limits.ArrayTasks, s.most)
 	}
 	batches, refused := plan.Pack(runs, limits)
@@ -73,8 +76,11 @@ func (s *Service) feed(ctx context.Context) error {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, b := range feed.Share(s.admissible(ctx, room, batches, pending)) {
-		if s.Now().Before(s.full) {
-			break
+		if s.isFull(owner{b.Shape.Account, b.Shape.QOS}, s.Now()) {
+			continue
+		}
+		if mode, err := s.mode(ctx); err != nil || mode != store.SiteActive {
+			return errors.Join(append(errs, err)...)
 		}
 		part, ok := room.take(s, b, inflight(pending.Sweeps[b.Shape.Sweep]))
 		if !ok {
@@ -167,7 +173,7 @@ func (r *room) take(s *Service, b plan.Batch, inflight int) (plan.Batch, bool) {
 }
 
 // admissible drops the batches that get nothing now whatever is free: of accounts
-// that may not have more in the queue, and of sweeps at their own limit. What is
+// that may not have more in the queue, or were just told so, and of sweeps at their own limit. What is
 // shared out is for the others.
 func (s *Service) admissible(ctx context.Context, r *room, batches []plan.Batch, pending store.Pending) []plan.Batch {
 	return slices.DeleteFunc(batches, func(b plan.Batch) bool {
@@ -175,7 +181,7 @@ func (s *Service) admissible(ctx context.Context, r *room, batches []plan.Batch,
 		r.open(ctx, s, who)
 		may := r.owners[who]
 		most := inflight(pending.Sweeps[b.Shape.Sweep])
-		return may.free < min(len(b.Tasks), max(1, may.most/4)) || most > 0 && r.throttle[b.Shape.Sweep] >= most
+		return s.isFull(who, s.Now()) || may.free < min(len(b.Tasks), max(1, may.most/4)) || most > 0 && r.throttle[b.Shape.Sweep] >= most
 	})
 }
 

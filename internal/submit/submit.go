@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"sbench/internal/jobscript"
+	"sbench/internal/lifecycle"
 	"sbench/internal/site"
 	"sbench/internal/slurm"
 	"sbench/internal/store"
@@ -32,7 +33,7 @@ import (
 // cluster is what submission needs of Slurm.
 type cluster interface {
 	Submit(ctx context.Context, script string, hold bool) (slurm.Submission, error)
-	Find(ctx context.Context, name string, since time.Time) (slurm.Presence, []slurm.Found, error)
+	Find(ctx context.Context, name, token string, since time.Time) (slurm.Presence, []slurm.Found, error)
 	Release(ctx context.Context, job int64) error
 	Cancel(ctx context.Context, ids ...string) error
 	Settings(ctx context.Context) (slurm.Settings, error)
@@ -94,11 +95,15 @@ type Service struct {
 	limits    limits
 	// What is only a matter of manners, and may be forgotten with the process.
 	refusals map[string]int       // by token: how often Slurm refused it
+	nothing  map[string]bool      // tokens whose every submission Slurm has refused
 	fresh    map[string]bool      // tokens whose job this process has submitted itself
 	notUntil map[string]time.Time // by token: when to try again
-	full     time.Time            // Slurm takes nothing more before
+	full     time.Time            // Slurm takes nothing more of anybody before
+	fullOf   map[owner]time.Time  // or of an account and QOS
 	served   map[string]bool      // checkpoints that an engine has served here
 	most     int                  // tasks of an array, where Slurm refused more; 0 is no limit
+	mostFor  time.Time            // until when that is believed
+	slow     map[string]time.Time // by token: when to try again to change its limit of tasks at once
 	tidied   time.Time            // when the spool was last looked through
 }
 
@@ -125,7 +130,7 @@ func New(c Config) (*Service, error) {
 	s := &Service{
 		Config: c, templates: templates, user: RunsAs(),
 		refusals: map[string]int{}, fresh: map[string]bool{}, notUntil: map[string]time.Time{},
-		served: map[string]bool{},
+		served: map[string]bool{}, nothing: map[string]bool{}, fullOf: map[owner]time.Time{}, slow: map[string]time.Time{},
 	}
 	return s, nil
 }
@@ -165,15 +170,19 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // Turn does once what there is to do: bring open batches on, then submit new ones
-// as far as there is room. Errors of one batch do not keep others back.
+// as far as there is room. Errors of one batch do not keep others back. A site
+// that is paused in the middle of it gets nothing more.
 func (s *Service) Turn(ctx context.Context) error {
-	modes, err := s.Store.SiteModes(ctx)
+	mode, err := s.mode(ctx)
 	if err != nil {
 		return err
 	}
-	mode := modes[s.Site.Name].Mode
+	open, err := s.Store.OpenBatches(ctx, s.Site.Name)
+	if err != nil {
+		return err
+	}
 	if mode == store.SitePaused {
-		return nil
+		return s.dropCancelled(ctx, open)
 	}
 	if err := s.install(); err != nil {
 		return err
@@ -181,12 +190,13 @@ func (s *Service) Turn(ctx context.Context) error {
 	if err := s.depend(ctx); err != nil {
 		return err
 	}
-	open, err := s.Store.OpenBatches(ctx, s.Site.Name)
-	if err != nil {
-		return err
-	}
 	var errs []error
 	for _, b := range open {
+		if b.State != lifecycle.BatchReleased {
+			if mode, err = s.mode(ctx); err != nil || mode == store.SitePaused {
+				return errors.Join(append(errs, err)...)
+			}
+		}
 		if err := s.advance(ctx, b); err != nil {
 			errs = append(errs, fmt.Errorf("batch %s: %w", b.Token, err))
 		}
@@ -200,12 +210,33 @@ func (s *Service) Turn(ctx context.Context) error {
 			return err
 		}
 	}
-	if mode != store.SiteDrain {
+	if mode == store.SiteActive {
 		if err := s.feed(ctx); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, s.tidy(ctx))...)
+}
+
+// mode is what an operator allows the site now.
+func (s *Service) mode(ctx context.Context) (string, error) {
+	modes, err := s.Store.SiteModes(ctx)
+	if err != nil {
+		return "", err
+	}
+	return cmp.Or(modes[s.Site.Name].Mode, store.SiteActive), nil
+}
+
+// dropCancelled lets users cancel what a paused site has not submitted.
+func (s *Service) dropCancelled(ctx context.Context, open []store.Batch) error {
+	var errs []error
+	for _, b := range open {
+		if b.State == lifecycle.BatchIntent && s.unsubmitted(b) {
+			_, err := s.dropEmpty(ctx, b)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // stop returns the reason to end a turn early.
