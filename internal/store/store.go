@@ -27,6 +27,8 @@ var (
 	ErrIllegalTransition = errors.New("illegal transition")
 	// ErrFenced says that another daemon has been elected since: stop acting.
 	ErrFenced = errors.New("another daemon acts now")
+	// ErrNewer says that the database belongs to a later version of sbench.
+	ErrNewer = errors.New("the database is of a newer sbench: upgrade this one")
 )
 
 // SQLSTATEs raised by the schema's own triggers, and two of PostgreSQL's.
@@ -106,8 +108,9 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Migrate brings the schema up to date. Several daemons may call it at once: one
-// works, the others wait.
+// Migrate brings the schema up to date, whatever is in Slurm meanwhile. Several
+// daemons may call it at once: one works, the others wait. The error is ErrNewer
+// where a later version has been here: it knows of what this one would overlook.
 func (s *Store) Migrate(ctx context.Context) error {
 	db := stdlib.OpenDBFromPool(s.pool)
 	defer db.Close()
@@ -119,6 +122,14 @@ func (s *Store) Migrate(ctx context.Context) error {
 		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
+	}
+	have, err := provider.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	sources := provider.ListSources()
+	if newest := sources[len(sources)-1].Version; have > newest {
+		return fmt.Errorf("migrate: schema %d, this program knows %d: %w", have, newest, ErrNewer)
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
