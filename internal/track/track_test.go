@@ -970,6 +970,30 @@ func TestTick_LaunchFailed(t *testing.T) {
 	}
 }
 
+func (w *world) setMode(mode string) {
+	w.Helper()
+	if _, err := w.store.SetSiteMode(w.Context(), store.SiteMode{Site: "lab", Mode: mode, ChangedBy: "root"}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// TestTick_Paused: on a paused site what runs is followed, cancelled and ended.
+func TestTick_Paused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1, 1)
+	w.setMode(store.SitePaused)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	w.expect(w.runs[0][0], lifecycle.RunProvisioning)
+	if _, err := w.store.Cancel(t.Context(), store.Scope{Runs: []int64{w.runs[1][0]}}, "ada", ""); err != nil {
+		t.Fatal(err)
+	}
+	w.cluster.End(w.job, slurm.Failed, 1, 0)
+	w.ticks()
+	w.expect(w.runs[0][0], lifecycle.RunPending)
+	w.expect(w.runs[1][0], lifecycle.RunCancelled)
+}
+
 // A controller that crashed after the release has forgotten it.
 func TestTick_HeldAgain(t *testing.T) {
 	t.Parallel()
@@ -977,6 +1001,12 @@ func TestTick_HeldAgain(t *testing.T) {
 	if err := w.client.Hold(t.Context(), w.job); err != nil {
 		t.Fatal(err)
 	}
+	w.setMode(store.SitePaused)
+	w.tick()
+	if !w.cluster.Jobs()[0].Held {
+		t.Error("a job of a paused site was released")
+	}
+	w.setMode(store.SiteDrain)
 	w.tick()
 	if w.cluster.Jobs()[0].Held {
 		t.Error("the job is still held")
