@@ -437,6 +437,10 @@ func TestExplain(t *testing.T) {
 		"QOSMaxWallDurationPerJobLimit": true, "PartitionTimeLimit": true,
 		"Resources": false, "Priority": false, "QOSGrpGRES": false, "AssocMaxJobsLimit": false, "JobArrayTaskLimit": false,
 		"ReqNodeNotAvail, UnavailableNodes:nid00[408,411-415]": false, "SomethingNew": false,
+		// Of two reasons the stuck one; a job that is too big for a limit waits for ever.
+		"JobArrayTaskLimit,JobHeldUser": true, "JobHeldUser,JobArrayTaskLimit": true, "Priority,Resources": false, "ReqNodeNotAvail, JobHeldAdmin": true,
+		"QOSMaxGRESPerJob": true, "QOSMaxNodePerJobLimit": true, "AssocMaxCpuPerJobLimit": true, "QOSMaxMemoryPerNode": true, "QOSMinGRESNotSatisfied": true,
+		"QOSMaxGRESPerUser": false, "QOSMaxJobsPerUserLimit": false,
 	} {
 		text, got := Explain(reason)
 		if got != stuck || text == "" {

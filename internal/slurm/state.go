@@ -136,19 +136,39 @@ var reasons = []struct {
 }
 
 // Explain says a pending reason in words, and whether a person must act before
-// the job can start. Slurm's own word is kept where it is not known.
+// the job can start. Slurm's own word is kept where it is not known. Of several
+// reasons the one that does not pass by itself counts.
 func Explain(reason string) (text string, stuck bool) {
+	if first, rest, several := strings.Cut(reason, ","); several {
+		for part := range strings.SplitSeq(rest, ",") {
+			// Node lists have commas too.
+			if t, s := explain(strings.TrimSpace(part)); s {
+				return t, s
+			}
+		}
+		if text, stuck := explain(first); text != first {
+			return text, stuck
+		}
+	}
+	return explain(reason)
+}
+
+func explain(reason string) (text string, stuck bool) {
 	for _, r := range reasons {
 		if strings.HasPrefix(reason, r.prefix) || strings.HasPrefix(reason, strings.ReplaceAll(r.prefix, " ", "_")) {
 			return r.text, r.stuck
 		}
 	}
 	budget := strings.Contains(reason, "Minutes") // GrpTRESMins and the like: used up, not occupied
+	single := strings.Contains(reason, "PerJob") || strings.Contains(reason, "PerNode") || strings.Contains(reason, "NotSatisfied")
 	for _, limit := range []struct{ prefix, owner string }{{"QOS", "the QOS"}, {"AssocGrp", "the account"}, {"Assoc", "the association"}} {
-		if strings.HasPrefix(reason, limit.prefix) {
-			if budget {
-				return "the budget of " + limit.owner + " is used up (" + reason + ")", true
-			}
+		switch {
+		case !strings.HasPrefix(reason, limit.prefix):
+		case budget:
+			return "the budget of " + limit.owner + " is used up (" + reason + ")", true
+		case single:
+			return "it asks for what " + limit.owner + " allows no job (" + reason + ")", true
+		default:
 			return "a limit of " + limit.owner + " is reached (" + reason + ")", false
 		}
 	}
