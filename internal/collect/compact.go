@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -140,7 +141,7 @@ func readAttempt(a store.PartAttempt) (map[string][]byte, error) {
 type partFiles struct {
 	dataset string
 	part    store.Part
-	open    map[string]*os.File
+	open    map[string]*os.File // under temporary names
 	writer  *resultfile.Collection
 }
 
@@ -152,9 +153,12 @@ func createPart(dataset string, p store.Part) (*partFiles, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, errors.Join(err, f.abort())
 		}
-		// A fixed name: what a killed keeper left is written over. Its dot and its
-		// end keep it out of every glob over the dataset.
-		file, err := os.OpenFile(temporary(path), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o644)
+		// What a killed keeper left goes. One that hangs and is not dead finds that its
+		// file is gone, and never writes into ours: each has a name of its own.
+		if err := removeTemporaries(path); err != nil {
+			return nil, errors.Join(err, f.abort())
+		}
+		file, err := createTemporary(path)
 		if err != nil {
 			return nil, errors.Join(err, f.abort())
 		}
@@ -164,8 +168,46 @@ func createPart(dataset string, p store.Part) (*partFiles, error) {
 	return f, nil
 }
 
+// temporary is how the temporary names of a file begin. The dot, and their end,
+// keep them out of every glob over the dataset.
 func temporary(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".")
+}
+
+const temporaryEnd = ".tmp"
+
+func createTemporary(path string) (*os.File, error) {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(temporary(path))+"*"+temporaryEnd)
+	if err != nil {
+		return nil, err
+	}
+	if err := file.Chmod(0o644); err != nil {
+		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+	return file, nil
+}
+
+func removeTemporaries(path string) error {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if mine := strings.HasPrefix(e.Name(), filepath.Base(temporary(path))); !mine || !strings.HasSuffix(e.Name(), temporaryEnd) {
+			continue
+		}
+		if err := removeIfThere(filepath.Join(filepath.Dir(path), e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // publish makes the files durable and gives them their names. A kind without any
@@ -189,7 +231,7 @@ func (f *partFiles) publish(at func(string)) (int64, error) {
 			return 0, err
 		}
 		bytes += info.Size()
-		if err := os.Rename(temporary(path), path); err != nil {
+		if err := os.Rename(file.Name(), path); err != nil {
 			return 0, err
 		}
 		if err := syncFolder(filepath.Dir(path)); err != nil {
@@ -203,11 +245,8 @@ func (f *partFiles) publish(at func(string)) (int64, error) {
 // abort closes the files and removes the ones that have no name yet.
 func (f *partFiles) abort() error {
 	var errs []error
-	for kind, file := range f.open {
-		errs = append(errs, file.Close())
-		if err := os.Remove(temporary(partPath(f.dataset, kind, f.part))); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
+	for _, file := range f.open {
+		errs = append(errs, file.Close(), removeIfThere(file.Name()))
 	}
 	return errors.Join(errs...)
 }

@@ -160,7 +160,7 @@ func (k *Keeper) removeOne(d store.DeadFiles, dry bool) (RemovedAttempt, error) 
 		if dry {
 			continue
 		}
-		if err := root.RemoveAll(f); err != nil {
+		if err := removeFolder(root, f, d.Sealed); err != nil {
 			return r, err
 		}
 	}
@@ -170,6 +170,33 @@ func (k *Keeper) removeOne(d store.DeadFiles, dry bool) (RemovedAttempt, error) 
 	}
 	return r, nil
 }
+
+// removeFolder removes a folder. One that was never sealed is taken aside first:
+// a runner that seals it at last either was faster, and then it stays, or finds it
+// gone, and says so. It never publishes one that is half removed.
+func removeFolder(root *os.Root, folder string, sealed bool) error {
+	if sealed {
+		return root.RemoveAll(folder)
+	}
+	aside := folder + asideEnd
+	if strings.HasSuffix(folder, asideEnd) {
+		aside = folder // a keeper that was killed has done that
+	} else if err := root.Rename(folder, aside); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if _, err := root.Lstat(filepath.Join(aside, result.ManifestName)); err == nil {
+		return root.Rename(aside, strings.TrimSuffix(aside, asideEnd))
+	}
+	return root.RemoveAll(aside)
+}
+
+const (
+	partialEnd = ".partial"
+	asideEnd   = ".removed"
+)
 
 // leftovers lists the folders that runners of a job did not seal. A folder with a
 // manifest is a late attempt that nobody collected yet: it is not among them.
@@ -188,12 +215,12 @@ func leftovers(root *os.Root, run, name string) ([]string, error) {
 	}
 	var folders []string
 	for _, e := range entries {
-		mine := strings.HasPrefix(e.Name(), "."+name+".") && strings.HasSuffix(e.Name(), ".partial")
+		mine := strings.HasPrefix(e.Name(), "."+name+".") && strings.HasSuffix(strings.TrimSuffix(e.Name(), asideEnd), partialEnd)
 		if !mine || !e.IsDir() {
 			continue
 		}
 		folder := filepath.Join(run, e.Name())
-		if _, err := root.Lstat(filepath.Join(folder, result.ManifestName)); err == nil {
+		if _, err := root.Lstat(filepath.Join(folder, result.ManifestName)); err == nil && !strings.HasSuffix(folder, asideEnd) {
 			continue // it was about to be published
 		}
 		folders = append(folders, folder)

@@ -47,9 +47,10 @@ func TestKeeper_Remove(t *testing.T) {
 	l.tick()
 	uncollected := l.measured(l.runs[3], 104)
 	partial := filepath.Join(l.attempts, fmt.Sprint(l.runs[4]), ".105-r0.1.partial")
+	aside := filepath.Join(l.attempts, fmt.Sprint(l.runs[4]), ".105-r0.2.partial.removed") // of a keeper that was killed
 	live := filepath.Join(l.attempts, fmt.Sprint(l.runs[4]), ".106-r0.1.partial")
 	outside := filepath.Join(t.TempDir(), "precious")
-	for _, d := range []string{partial, live, outside} {
+	for _, d := range []string{partial, aside, live, outside} {
 		must(t, os.MkdirAll(d, 0o755))
 		must(t, os.WriteFile(filepath.Join(d, "engine.log"), []byte("x"), 0o644))
 	}
@@ -82,7 +83,7 @@ func TestKeeper_Remove(t *testing.T) {
 	}
 	for path, want := range map[string]bool{
 		good: true, uncollected: true, live: true, filepath.Join(outside, "engine.log"): true,
-		failed: false, retried: false, partial: false,
+		failed: false, retried: false, partial: false, aside: false,
 	} {
 		if exists(path) != want {
 			t.Errorf("%s: there is %v, want %v", path, !want, want)
@@ -208,5 +209,54 @@ func TestKeeper_CompactKilled(t *testing.T) {
 	must(t, err)
 	if left = slices.DeleteFunc(left, func(p string) bool { return strings.HasSuffix(p, ".") }); len(left) != 0 {
 		t.Errorf("temporary files are left: %v", left)
+	}
+}
+
+// TestKeeper_CompactTwoAtOnce: a keeper that hangs half-way and goes on when another
+// has the lead neither damages what that one writes nor leaves anything.
+func TestKeeper_CompactTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"compact planned", "compact written", "compact renamed result", "compact renamed requests", "compact published"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, 1, 3)
+			l.requests = 20
+			for _, r := range l.runs {
+				l.measured(r, 100)
+			}
+			l.tick()
+			k, s := l.keeper()
+			k.Now = func() time.Time { return time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC) }
+			hung := *k
+			hung.Failpoint = func(name string) {
+				if name != point {
+					return
+				}
+				if _, err := k.Compact(t.Context(), s); err != nil {
+					t.Errorf("the one that acts: %v", err)
+				}
+				l.whole(s)
+			}
+			_, _ = hung.Compact(t.Context(), s) // it may find its files gone
+			l.whole(s)
+			left, err := filepath.Glob(filepath.Join(s.DatasetDir(), "*", "date=*", ".part*"))
+			must(t, err)
+			if len(left) != 0 {
+				t.Errorf("temporary files are left: %v", left)
+			}
+		})
+	}
+}
+
+// whole: every run is in the dataset once, and every file can be read.
+func (l *lab) whole(s *site.Site) {
+	l.t.Helper()
+	for kind, each := range map[string]int{"result": 1, "window": 1, "requests": 20} {
+		got := l.dataset(s, kind)
+		for _, r := range l.runs {
+			if got[r] != each {
+				l.t.Errorf("%s: run %d has %d rows, want %d", kind, r, got[r], each)
+			}
+		}
 	}
 }
