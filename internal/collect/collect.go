@@ -140,19 +140,22 @@ type Report struct {
 }
 
 // Tick looks once for sealed attempts, ingests them, and sums up the settings
-// whose runs have all ended.
+// whose runs have all ended. A folder that cannot be read holds up no other.
 func (c *Collector) Tick(ctx context.Context) (Report, error) {
 	var report Report
 	begun := c.now()
-	if err := c.ingest(ctx, &report); err != nil {
-		return report, err
+	missed, err := c.ingest(ctx, &report)
+	if err != nil {
+		return report, errors.Join(missed, err)
 	}
-	c.looked.Store(&begun)
-	err := c.settle(ctx, &report)
+	if missed == nil {
+		c.looked.Store(&begun)
+	}
+	err = c.settle(ctx, &report)
 	if report.Settled > 0 {
 		c.options.Failpoint(FailSettled)
 	}
-	return report, err
+	return report, errors.Join(missed, err)
 }
 
 // Looked is when the last complete look at the runs in flight began; the zero
@@ -182,28 +185,26 @@ func (c *Collector) changed(ctx context.Context, last *changes, look func() erro
 	return nil
 }
 
-func (c *Collector) ingest(ctx context.Context, report *Report) error {
-	err := c.changed(ctx, &c.activeAt, func() (err error) {
+// ingest returns also why it could not look everywhere.
+func (c *Collector) ingest(ctx context.Context, report *Report) (missed, err error) {
+	err = c.changed(ctx, &c.activeAt, func() (err error) {
 		c.active, err = c.store.ActiveCandidates(ctx)
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	candidates := c.active
 	if now := c.now(); !now.Before(c.lateAt) {
 		late, err := c.store.LateCandidates(ctx, now.Add(-c.options.LateWindow))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		candidates = slices.Concat(candidates, late)
 		c.lateAt = now.Add(c.options.LateEvery)
 	}
-	folders, err := c.find(candidates)
-	if err != nil {
-		return err
-	}
-	return c.ingestAll(ctx, folders, report)
+	folders, missed := c.find(candidates)
+	return missed, c.ingestAll(ctx, folders, report)
 }
 
 // ingestAll verifies the folders chunk by chunk, and stores a chunk while the

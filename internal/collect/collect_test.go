@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"os"
 	"testing"
 	"time"
 
@@ -282,5 +283,38 @@ select count(*) from sweep_setting ss
  where ss.settled and ss.n_valid <> (select count(distinct run_id) from result r where r.valid and r.sweep_id = ss.sweep_id and r.setting_hash = ss.setting_hash)`, &stale)
 	if stale != 0 {
 		t.Errorf("%d summaries miss an attempt", stale)
+	}
+}
+
+// TestCollect_ClocksDiffer: a folder whose modification time does not change is looked
+// at again, also where the file server's clock is far behind.
+func TestCollect_ClocksDiffer(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, 3)
+	now := time.Now().Add(time.Hour)
+	options := collect.DefaultOptions()
+	options.Now = func() time.Time { return now }
+	l.collect = collect.New(l.store, slog.New(slog.NewTextHandler(io.Discard, nil)), options)
+	l.measured(l.runs[0], 100)
+	info, err := os.Stat(l.attempts)
+	must(t, err)
+	for i, later := range []time.Duration{0, time.Second, 2 * time.Minute} {
+		now = now.Add(later)
+		if i > 0 {
+			l.measured(l.runs[i], 100)
+			must(t, os.Chtimes(l.attempts, time.Time{}, info.ModTime())) // within the clock's grain
+		}
+		if got := l.tick(); got.Ingested != 1 {
+			t.Errorf("attempt %d: %+v", i, got)
+		}
+		for range 10 { // the listing is kept by now
+			now = now.Add(time.Second)
+			l.tick()
+		}
+		if i == 0 {
+			now = now.Add(-10 * time.Second)
+			l.collect = collect.New(l.store, slog.New(slog.NewTextHandler(io.Discard, nil)), options)
+			l.tick()
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -33,16 +34,31 @@ var folderName = regexp.MustCompile(`^[1-9][0-9]{0,17}-r[0-9]{1,9}$`)
 
 // listing is the names in an attempts folder as of its modification time.
 type listing struct {
-	modified time.Time
+	modified time.Time // by the file server's clock
+	seen     time.Time // when that was first seen, and
+	listed   time.Time // when the names were read, by ours
 	names    map[string]bool
 }
 
-// settleTime is how old a folder's modification time must be before its listing
-// is kept: within the clock's grain another entry may follow unseen.
-const settleTime = 5 * time.Second
+const (
+	// settleTime is for how long a folder's modification time must have been known
+	// before a listing is kept: within the clock's grain another entry may follow
+	// unseen. The two clocks are never compared.
+	settleTime = 5 * time.Second
+	// listingAge is how long a listing is kept at most: not every file system says
+	// that a folder has changed.
+	listingAge = time.Minute
+)
+
+// kept reports whether the listing is as good as a new one.
+func (l listing) kept(modified, now time.Time) bool {
+	return l.modified.Equal(modified) && l.listed.Sub(l.seen) > settleTime && now.Sub(l.listed) < listingAge
+}
 
 // find lists the attempts of the candidates that are not known and not put off.
-func (c *Collector) find(candidates []store.Candidate) ([]folder, error) {
+// missed says which folders could not be read: the file system of a site may be
+// away.
+func (c *Collector) find(candidates []store.Candidate) (found []folder, missed error) {
 	type place struct {
 		attempts string
 		runID    int64
@@ -56,14 +72,17 @@ func (c *Collector) find(candidates []store.Candidate) ([]folder, error) {
 		}
 		tasks[p] = append(tasks[p], k)
 	}
-	var found []folder
-	fresh := map[string]bool{}
+	var errs []error
+	fresh, away := map[string]bool{}, map[string]bool{}
 	for _, p := range places {
 		if !fresh[p.attempts] {
 			if err := c.list(p.attempts); err != nil {
-				return nil, err
+				errs, away[p.attempts] = append(errs, err), true
 			}
 			fresh[p.attempts] = true
+		}
+		if away[p.attempts] {
+			continue
 		}
 		run := strconv.FormatInt(p.runID, 10)
 		if !c.names[p.attempts].names[run] {
@@ -72,7 +91,7 @@ func (c *Collector) find(candidates []store.Candidate) ([]folder, error) {
 		entries, err := os.ReadDir(filepath.Join(p.attempts, run))
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				c.log.Warn("read run folder", "run", p.runID, "error", err)
+				errs = append(errs, fmt.Errorf("read folder of run %d: %w", p.runID, err))
 			}
 			continue
 		}
@@ -84,7 +103,7 @@ func (c *Collector) find(candidates []store.Candidate) ([]folder, error) {
 			found = append(found, folder{dir, e.Name(), p.runID, tasks[p]})
 		}
 	}
-	return found, nil
+	return found, errors.Join(errs...)
 }
 
 // list reads the names of the runs' folders, where it has changed.
@@ -97,8 +116,8 @@ func (c *Collector) list(attempts string) error {
 	if err != nil {
 		return fmt.Errorf("look at attempts folder: %w", err)
 	}
-	old, known := c.names[attempts]
-	if known && old.modified.Equal(info.ModTime()) && c.now().Sub(old.modified) > settleTime {
+	now, old := c.now(), c.names[attempts]
+	if old.kept(info.ModTime(), now) {
 		return nil
 	}
 	entries, err := os.ReadDir(attempts)
@@ -109,7 +128,11 @@ func (c *Collector) list(attempts string) error {
 	for _, e := range entries {
 		names[e.Name()] = true
 	}
-	c.names[attempts] = listing{info.ModTime(), names}
+	seen := now
+	if old.modified.Equal(info.ModTime()) {
+		seen = old.seen
+	}
+	c.names[attempts] = listing{info.ModTime(), seen, now, names}
 	return nil
 }
 
@@ -174,20 +197,27 @@ func (c *Collector) refuse(ctx context.Context, f folder, err error) error {
 	if errors.Is(err, seal.ErrUnsealed) && r.tries < unsealedTries {
 		return nil
 	}
-	var known fault
-	kind := kindUnreadable
-	switch {
-	case errors.As(err, &known):
-		kind = known.kind
-	case errors.Is(err, seal.ErrHostile):
-		kind = kindHostile
-	case errors.Is(err, seal.ErrTorn), errors.Is(err, seal.ErrUnsealed):
-		kind = kindTorn
-	}
+	kind := kindOf(err)
 	if r.tries == 1 || errors.Is(err, seal.ErrUnsealed) && r.tries == unsealedTries {
 		c.log.Warn("refused attempt", "run", f.runID, "dir", f.dir, "kind", kind, "error", err)
 	}
 	return c.store.Reject(ctx, store.Rejected{Dir: f.dir, RunID: f.runID, Kind: kind, Reason: printable(err.Error(), maxReason), Mark: r.mark})
+}
+
+// kindOf says what kind of refusal an error is.
+func kindOf(err error) string {
+	var known fault
+	var number syscall.Errno
+	switch {
+	case errors.As(err, &known):
+		return known.kind
+	case errors.Is(err, seal.ErrHostile):
+		return kindHostile
+	case errors.Is(err, seal.ErrTorn), errors.Is(err, seal.ErrUnsealed), errors.As(err, &number):
+		// A stale handle or an error of the disk says nothing about what was sealed.
+		return kindTorn
+	}
+	return kindUnreadable
 }
 
 // mark changes when the folder or its manifest does.
@@ -205,14 +235,15 @@ func mark(dir string) string {
 }
 
 // refusedByDatabase tells rows that PostgreSQL will never take from a database
-// that is away: data exceptions, broken constraints and the schema's own rules.
+// that is away: data exceptions, broken constraints, limits of the program (JSON
+// that is nested too deeply, a text too long for an index) and the schema's rules.
 func refusedByDatabase(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return errors.Is(err, store.ErrIllegalTransition)
 	}
 	switch pg.Code[:2] {
-	case "22", "23", "SB":
+	case "22", "23", "54", "SB":
 		return true
 	}
 	return false

@@ -4,12 +4,17 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"sbench/internal/collect"
 	"sbench/internal/lifecycle"
@@ -116,6 +121,16 @@ func TestCollect_Refuses(t *testing.T) {
 			}
 			m["files"] = kept
 		}),
+		"a result of 65 MB": {"hostile", func(t testing.TB, _ *lab, dir string) {
+			must(t, os.Truncate(filepath.Join(dir, result.ResultFile), 65<<20))
+			rewrite(t, dir, func(m map[string]any) {
+				for _, f := range m["files"].([]any) {
+					if file := f.(map[string]any); file["name"] == result.ResultFile {
+						file["size"] = 65 << 20
+					}
+				}
+			})
+		}},
 		"result is no Parquet": {"unreadable", func(t testing.TB, _ *lab, dir string) {
 			content := []byte("PAR1 nonsense PAR1")
 			must(t, os.WriteFile(filepath.Join(dir, result.ResultFile), content, 0o644))
@@ -229,5 +244,132 @@ func TestCollect_ControlCharacters(t *testing.T) {
 	l.query(`select reasons from attempt`, &reasons)
 	if reasons[0] != "bad  [31mred\uFFFD" && reasons[0] != "bad   [31mred\uFFFD" {
 		t.Errorf("reasons %q", reasons)
+	}
+}
+
+// TestCollect_AbsurdValues: numbers that no run can have are refused; they would make
+// the summary of everything beside them infinite.
+func TestCollect_AbsurdValues(t *testing.T) {
+	t.Parallel()
+	at := func(v float64) *float64 { return &v }
+	cases := []struct {
+		name   string
+		metric string
+		value  *float64
+	}{
+		{"infinite", "ttft_p50", at(math.Inf(1))},
+		{"no number", "ttft_p50", at(math.NaN())},
+		{"negative", "ttft_p99", at(-5)},
+		{"huge", "output_tokens_per_s", at(1e200)},
+		{"largest", "output_tokens_per_s", at(math.MaxFloat64)},
+	}
+	l := newLab(t, 1, len(cases)+2)
+	for i, tt := range cases {
+		l.seal(l.manifest(l.runs[i], 100, lifecycle.ExitMeasured), func(int) int64 { return 40 }, func(r *result.Result) { r.Metrics[tt.metric] = tt.value })
+	}
+	ahead := l.manifest(l.runs[len(cases)], 100, lifecycle.ExitMeasured)
+	ahead.Attempt.StartedAt, ahead.Attempt.EndedAt = time.Now().Add(48*time.Hour), time.Now().Add(49*time.Hour)
+	l.seal(ahead, func(int) int64 { return 40 })
+	l.measured(l.runs[len(cases)+1], 100)
+	if got := l.tick(); got.Ingested != 1 || got.Refused != len(cases)+1 {
+		t.Errorf("tick %+v", got)
+	}
+	for i, tt := range append(cases, struct {
+		name   string
+		metric string
+		value  *float64
+	}{name: "of the day after tomorrow"}) {
+		rejected, err := l.store.RejectedAttempts(t.Context(), l.runs[i])
+		must(t, err)
+		if len(rejected) != 1 || rejected[0].Kind != "unreadable" {
+			t.Errorf("%s: %+v", tt.name, rejected)
+		}
+	}
+}
+
+// TestCollect_AbsurdFingerprints: what the database cannot keep holds up nothing.
+func TestCollect_AbsurdFingerprints(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("[", 9900) + strings.Repeat("]", 9900)
+	for name, text := range map[string]string{
+		"nested deeply": `{"version":1,"x":` + deep + `}`,
+		"huge":          `{"version":1,"x":"` + strings.Repeat("x", 9<<20) + `"}`,
+		"no JSON":       `{"version":1`,
+		"huge number":   `{"version":1,"x":1e999999}`,
+		"zero byte":     `{"version":1,"x":"\u0000"}`,
+	} {
+		l := newLab(t, 1, 2)
+		l.requests = 20
+		l.seal(l.manifest(l.runs[0], 100, lifecycle.ExitMeasured), func(int) int64 { return 40 }, func(r *result.Result) { r.Fingerprint = []byte(text) })
+		l.measured(l.runs[1], 100)
+		got := l.tick()
+		if name == "nested deeply" { // the database takes it as it is
+			if got.Ingested != 2 {
+				t.Errorf("%s: tick %+v", name, got)
+			}
+			continue
+		}
+		if got.Ingested != 1 || got.Refused != 1 {
+			t.Errorf("%s: tick %+v", name, got)
+		}
+		rejected, err := l.store.RejectedAttempts(t.Context(), l.runs[0])
+		must(t, err)
+		if len(rejected) != 1 || rejected[0].Kind != "unreadable" {
+			t.Errorf("%s: %+v", name, rejected)
+		}
+	}
+}
+
+// TestCollect_FolderAway: a site whose file system is away holds up no other, what is
+// there is summed up, and nobody is told that everything was looked at.
+func TestCollect_FolderAway(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 2, 1)
+	l.measured(l.runs[0], 100)
+	notDir := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(notDir, nil, 0o644))
+	const other = "sb-cccccccccccccccccccc"
+	l.exec(`insert into batch (token, site, cluster, uid, user_name, dir, attempts_dir, digest, time_limit_s, n_tasks, created_at, state, actor, changed_at)
+select $1, 'away', cluster, uid, user_name, dir, $2, digest, time_limit_s, n_tasks, created_at, state, actor, changed_at from batch`, other, filepath.Join(notDir, "attempts"))
+	l.exec(`insert into task (token, task_index, time_limit_s, state, actor, changed_at) values ($1, 0, 60, 'waiting', 'submit', now())`, other)
+	l.exec(`update run set state = 'pending', actor = 'track', changed_at = now() where id = $1`, l.runs[1])
+	l.exec(`update run set state = 'submitted', actor = 'submit', changed_at = now(), batch_token = $1, task_index = 0 where id = $2`, other, l.runs[1])
+	got, err := l.collect.Tick(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "attempts folder") {
+		t.Errorf("nobody is told: %v", err)
+	}
+	if got.Ingested != 1 || got.Settled != 1 || !l.collect.Looked().IsZero() {
+		t.Errorf("%+v, looked at %v", got, l.collect.Looked())
+	}
+	must(t, os.Remove(notDir))
+	if got := l.tick(); got.Ingested != 0 || l.collect.Looked().IsZero() {
+		t.Errorf("%+v, looked at %v", got, l.collect.Looked())
+	}
+}
+
+// TestCollect_PoisonSetting: a setting that cannot be summed up holds up no other.
+func TestCollect_PoisonSetting(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, 1)
+	for _, r := range l.runs {
+		l.measured(r, 100)
+	}
+	l.exec(`update sweep_setting set repeats_max = 10, adding = 'open' where setting_hash = $1`, l.hashes[0]) // and there is no policy
+	if got := l.tick(); got.Ingested != 3 || got.Settled != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestKindOf: what a file system says for a while gives nothing up for ever.
+func TestKindOf(t *testing.T) {
+	t.Parallel()
+	for _, number := range []syscall.Errno{syscall.ESTALE, syscall.EIO, syscall.EACCES, syscall.EMFILE, syscall.ENOMEM, syscall.ETIMEDOUT} {
+		err := fmt.Errorf("attempt x: %w", &os.PathError{Op: "read", Path: "result.parquet", Err: number})
+		if got := collect.KindOf(err); got != "torn" {
+			t.Errorf("%v is %s", err, got)
+		}
+	}
+	if got := collect.KindOf(errors.New("no such column")); got != "unreadable" {
+		t.Errorf("%s", got)
 	}
 }

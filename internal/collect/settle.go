@@ -50,18 +50,50 @@ func (c *Collector) settleAll(ctx context.Context, list []store.Unsettled) (int,
 	group.SetLimit(1)
 	for chunk := range slices.Chunk(list, settleChunk) {
 		sums, err := c.sumAll(within, chunk)
-		if err != nil {
-			err = errors.Join(group.Wait(), err)
-			return settled, err
+		if within.Err() != nil {
+			break
 		}
 		group.Go(func() error {
-			n, err := c.storeSums(within, chunk, sums)
+			n := 0
+			if err == nil {
+				n, err = c.storeSums(within, chunk, sums)
+			}
+			if err != nil && !fatal(within, err) {
+				n, err = c.settleEach(within, chunk)
+			}
 			settled += n
 			return err
 		})
 	}
 	err := group.Wait()
 	return settled, err
+}
+
+// fatal tells what another try would not help from what lies in one setting.
+func fatal(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, store.ErrFenced) || store.Unavailable(err)
+}
+
+// settleEach sums up settings one by one, so that one that cannot be summed up
+// holds up no other.
+func (c *Collector) settleEach(ctx context.Context, list []store.Unsettled) (settled int, err error) {
+	for i := range list {
+		one := list[i : i+1]
+		sums, err := c.sumAll(ctx, one)
+		n := 0
+		if err == nil {
+			n, err = c.storeSums(ctx, one, sums)
+		}
+		settled += n
+		switch {
+		case err == nil:
+		case fatal(ctx, err):
+			return settled, err
+		default:
+			c.log.Error("a setting cannot be summed up", "sweep", one[0].SweepID, "setting", one[0].SettingHash, "error", err)
+		}
+	}
+	return settled, nil
 }
 
 // sumAll sums up settings side by side.

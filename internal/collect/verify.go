@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -24,12 +23,23 @@ import (
 
 // Bounds of what a manifest says; a runner stays far below them.
 const (
-	maxReason   = 4 << 10 // bytes of one line
-	maxReasons  = 1000
-	maxChecks   = 1000
-	maxNodes    = 10_000
-	maxWindows  = 1000
-	maxDuration = 30 * 24 * time.Hour
+	maxReason  = 4 << 10 // bytes of one line
+	maxReasons = 1000
+	maxChecks  = 1000
+	maxNodes   = 10_000
+	maxWindows = 1000
+	// maxNumbers bounds the files of one row for the attempt, and one for each window:
+	// every worker holds them in memory.
+	maxNumbers     = 64 << 20
+	maxFingerprint = 8 << 20
+	maxDuration    = 30 * 24 * time.Hour
+	maxAhead       = 24 * time.Hour // of a node's clock
+	// maxMetric is more than anything that is measured, in any unit, and small
+	// enough that sums of squares stay numbers.
+	maxMetric = 1e15
+	// leastMetric is below nought by what two threads that note times may differ: an
+	// answer can be read before the write of its request has returned.
+	leastMetric = -1e-3
 )
 
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
@@ -65,7 +75,7 @@ func (c *Collector) verify(f folder) (store.Sealed, error) {
 		return store.Sealed{}, err
 	}
 	defer s.Close()
-	task, err := match(f, s.Manifest)
+	task, err := match(f, s.Manifest, c.now())
 	if err != nil {
 		return store.Sealed{}, err
 	}
@@ -80,8 +90,8 @@ func (c *Collector) verify(f folder) (store.Sealed, error) {
 	read := map[string][]byte{}
 	for _, file := range m.Files {
 		if m.ExitClass == lifecycle.ExitMeasured && (file.Name == result.ResultFile || file.Name == result.WindowFile) {
-			if file.Size > c.options.DecodeBytes {
-				return store.Sealed{}, fmt.Errorf("%s has %d bytes, more than the limit %d: %w", file.Name, file.Size, c.options.DecodeBytes, seal.ErrHostile)
+			if file.Size > maxNumbers {
+				return store.Sealed{}, fmt.Errorf("%s has %d bytes, more than the limit %d: %w", file.Name, file.Size, maxNumbers, seal.ErrHostile)
 			}
 			if read[file.Name], err = s.Read(file.Name); err != nil {
 				return store.Sealed{}, err
@@ -121,8 +131,8 @@ func (c *Collector) open(f folder) (*seal.Sealed, error) {
 }
 
 // match finds the task that the manifest names, and checks that it is the
-// manifest of this run.
-func match(f folder, m result.Manifest) (store.Candidate, error) {
+// manifest of this run, read at a time.
+func match(f folder, m result.Manifest, at time.Time) (store.Candidate, error) {
 	a := m.Attempt
 	refuse := func(kind, format string, args ...any) (store.Candidate, error) {
 		return store.Candidate{}, fault{kind, fmt.Errorf("manifest: "+format, args...)}
@@ -147,6 +157,8 @@ func match(f folder, m result.Manifest) (store.Candidate, error) {
 		return refuse(kindUnreadable, "valid, and yet %s with environment verified %v", m.ExitClass, m.EnvVerified)
 	case a.StartedAt.IsZero() || a.EndedAt.Before(a.StartedAt) || a.EndedAt.Sub(a.StartedAt) > maxDuration:
 		return refuse(kindUnreadable, "it took from %s to %s", a.StartedAt, a.EndedAt)
+	case a.EndedAt.After(at.Add(maxAhead)):
+		return refuse(kindUnreadable, "it ended at %s, and now it is %s", a.EndedAt, at)
 	case len(m.Reasons) > maxReasons || len(m.Checks) > maxChecks || len(a.Nodes) > maxNodes:
 		return refuse(kindUnreadable, "%d reasons, %d checks, %d nodes", len(m.Reasons), len(m.Checks), len(a.Nodes))
 	case slices.ContainsFunc(m.Blamed, func(n string) bool { return !slices.Contains(a.Nodes, n) }):
@@ -191,14 +203,14 @@ func decode(out *store.Sealed, m result.Manifest, read map[string][]byte) error 
 		if err := checkMetrics(w.Metrics); err != nil {
 			return refuse("window %d: %w", w.Index, err)
 		}
-		if w.Index < 0 || w.End < w.Start || !finite(w.OfferedRate) ||
+		if w.Index < 0 || w.End < w.Start || !sane(w.OfferedRate) ||
 			slices.ContainsFunc(windows[:i], func(o result.Window) bool { return o.Index == w.Index }) {
 			return refuse("window %d: from %d to %d at %v/s", w.Index, w.Start, w.End, w.OfferedRate)
 		}
 		w.Findings, w.NullReasons = printables(w.Findings), printableMap(w.NullReasons)
 	}
 	r.Findings, r.NullReasons, r.PlanHash = printables(r.Findings), printableMap(r.NullReasons), printable(r.PlanHash, maxReason)
-	if bytes.Contains(r.Fingerprint, []byte(`\u0000`)) || len(r.Fingerprint) > 0 && !json.Valid(r.Fingerprint) {
+	if len(r.Fingerprint) > maxFingerprint || bytes.Contains(r.Fingerprint, []byte(`\u0000`)) || len(r.Fingerprint) > 0 && !json.Valid(r.Fingerprint) {
 		return refuse("the fingerprint is no JSON that can be kept")
 	}
 	if out.FingerprintHash, err = environmentKey(r.Fingerprint); err != nil {
@@ -218,11 +230,11 @@ func undecodable(err error) error {
 	return fault{kindUnreadable, err}
 }
 
-// checkMetrics refuses names that are not in the table and values that are no
-// numbers; both would be read as something that was not measured.
+// checkMetrics refuses names that are not in the table and values that no run can
+// have: they would be read as something that was measured.
 func checkMetrics(m result.Metrics) error {
 	for name, v := range m {
-		if v != nil && !finite(*v) {
+		if v != nil && !sane(*v) {
 			return fmt.Errorf("%.60q is %v", name, *v)
 		}
 	}
@@ -238,7 +250,9 @@ func checkMetrics(m result.Metrics) error {
 	return nil
 }
 
-func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+// sane reports whether a metric may have the value: all of them are times, counts,
+// rates and shares. NaN is not.
+func sane(v float64) bool { return v >= leastMetric && v <= maxMetric }
 
 // printable makes a text that PostgreSQL takes and a terminal survives.
 func printable(text string, limit int) string {
