@@ -22,6 +22,11 @@ now() { printf '%(%s)T' -1; }
 # note appends a line to the record. A full disk must not stop a measurement.
 note() { printf '%s %s\n' "$(now)" "$*" >>"$record" || true; }
 
+# A controller that crashed may take a step that has ended for one that runs, for as
+# long as the job lasts, and scancel does not help: so a step waits this many seconds
+# for the allocation to be free, and no longer.
+step_wait=180
+
 # Slurm sends --signal up to a minute early.
 deadline=$(($(now) + limit_s - grace - 60))
 
@@ -129,7 +134,7 @@ run_step() {
   local runs=$1 freq=$2 first=${1%%,*} args open
   args=(
     --job-name="sb-run-$first" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1
-    --kill-on-bad-exit=$((nodes == 1)) --input=none --open-mode=append
+    --kill-on-bad-exit=$((nodes == 1)) --input=none --open-mode=append --immediate="$step_wait"
     --output="$batch/logs/run-$first.$job-r$restart.log"
   )
   # A step of several is no single run's to pay.
@@ -190,7 +195,8 @@ while read -r runs limit freq <&3; do
     elif begin "$run"; then
       run_step "$runs" "$freq"
       # 16: the runner was told to stop, and so is what would come after it.
-      if [ "$rc" -eq 16 ]; then
+      # 1: srun itself failed, and what would come after it would fail there too.
+      if [ "$rc" -eq 16 ] || [ "$rc" -eq 1 ]; then
         stopping=1
       fi
       break

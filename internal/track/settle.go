@@ -325,6 +325,8 @@ func unsealed(s *start, rr batch.RunRecord) string {
 	switch {
 	case rr.Ended.IsZero():
 		return "nothing was sealed" + because(s.alloc)
+	case rr.Exit == 1:
+		return "nothing was sealed: srun could not start it or lost it, see the task's log" + because(s.alloc)
 	case rr.Exit > 128 && rr.Exit < 160:
 		return fmt.Sprintf("nothing was sealed: killed by signal %d%s", rr.Exit-128, because(s.alloc))
 	}
