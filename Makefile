@@ -96,6 +96,10 @@ bench-scale: deps ## the daemon's figures under a night of 30,000 runs
 bench-year: deps ## the product's queries on a synthetic year of results
 	@scripts/bench-year.sh
 
+.PHONY: duckdb
+duckdb: deps ## DuckDB reads the compacted dataset in place, by the queries of docs/dataset.md
+	@scripts/duckdb.sh
+
 .PHONY: bench-load
 bench-load: build ## the figures of the load generator, beside bare programs in the same run
 	@scripts/bench-load.sh
