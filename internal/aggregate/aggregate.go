@@ -35,6 +35,15 @@ const (
 	MeanOfRunsSuffix = "_mean_of_runs" // mean of each run's own percentile
 )
 
+// Headline names the metrics that results are printed with where none are asked
+// for. The slice is the caller's own.
+func Headline() []string {
+	return []string{
+		throughputMetric, "achieved_rate", "ttft_p50" + MergedSuffix, tailMetric + MergedSuffix, "tpot_p50" + MergedSuffix, "e2e_p95" + MergedSuffix,
+		"goodput",
+	}
+}
+
 // Run is the valid result of one run. Of a run with several, the caller gives one.
 type Run struct {
 	AttemptID      int64

@@ -136,9 +136,10 @@ func (c *Client) SweepRuns(ctx context.Context, sweep int64, states []string) ([
 	return call[[]Run](ctx, c, http.MethodGet, sweepPath(sweep, "runs"), url.Values{"state": states}, nil)
 }
 
-// Results returns the aggregates of a sweep's settings in the sweep's order.
-func (c *Client) Results(ctx context.Context, sweep int64) (Results, error) {
-	return call[Results](ctx, c, http.MethodGet, sweepPath(sweep, "results"), nil, nil)
+// Results returns the aggregates of a sweep's settings in the sweep's order, with
+// these metrics; with all of them, 30 kB a setting, where none is named.
+func (c *Client) Results(ctx context.Context, sweep int64, metrics ...string) (Results, error) {
+	return call[Results](ctx, c, http.MethodGet, sweepPath(sweep, "results"), url.Values{"metric": metrics}, nil)
 }
 
 // Setting returns everything about the setting whose hash begins with prefix.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sbench/internal/aggregate"
 	"sbench/internal/api"
 	"sbench/internal/bundle"
 	"sbench/internal/result"
@@ -192,13 +193,13 @@ func (a *app) beside(ctx context.Context, c *api.Client, sweep int64, info bundl
 	if err != nil {
 		return fmt.Errorf("read the bundle's result: %w", err)
 	}
-	r, err := c.Results(ctx, sweep)
+	r, err := c.Results(ctx, sweep, aggregate.Headline()...)
 	if err != nil {
 		return err
 	}
 	t := newTable("METRIC", fmt.Sprintf("RUN_%d>", info.Run), fmt.Sprintf("SWEEP_%d>", sweep), "RATIO>")
 	for _, s := range r.Settings {
-		for _, name := range headline() {
+		for _, name := range aggregate.Headline() {
 			m, ok := s.Metrics[name]
 			old := before.Metrics[strings.TrimSuffix(name, "_merged")]
 			if !ok || old == nil {

@@ -61,7 +61,12 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 	if forms > 1 {
 		return usagef("--json, --csv, --parquet and --parsable2: give one of them")
 	}
-	r, err := a.client().Results(cmd.Context(), sweep)
+	wide := a.json || o.csv || o.parquet != ""
+	var wanted []string // all
+	if !wide {
+		wanted = o.wanted()
+	}
+	r, err := a.client().Results(cmd.Context(), sweep, wanted...)
 	if err != nil {
 		return err
 	}
@@ -76,9 +81,17 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 		}
 		return nil
 	}
-	shown, err := o.chosen(r)
-	if err != nil {
-		return err
+	shown := o.chosen(r)
+	if len(shown) < len(o.metrics) {
+		// What the sweep has says whether a name is wrong, or nothing is there yet.
+		whole, err := a.client().Results(cmd.Context(), sweep)
+		if err != nil {
+			return err
+		}
+		if err := o.unknown(whole); err != nil {
+			return err
+		}
+		shown = o.metrics
 	}
 	resultsTable(r, shown, o.table.parsable).print(a, o.table)
 	if o.table.parsable {
@@ -91,34 +104,44 @@ func (o *resultsOptions) run(a *app, cmd *cobra.Command, sweep int64) error {
 	return nil
 }
 
-// headline are the metrics of the table, those of them that were measured.
-func headline() []string {
-	return []string{
-		"output_tokens_per_s", "achieved_rate", "ttft_p50_merged", "ttft_p95_merged", "tpot_p50_merged", "e2e_p95_merged", "goodput",
+// wanted are the metrics that the table may show.
+func (o *resultsOptions) wanted() []string {
+	if len(o.metrics) > 0 {
+		return o.metrics
 	}
+	return aggregate.Headline()
 }
 
-// chosen are the metrics to show: those asked for, or the measured headline.
-func (o *resultsOptions) chosen(r api.Results) ([]string, error) {
-	known, measured := map[string]bool{}, map[string]bool{}
+// chosen are those of the wanted metrics that the results have: of the headline
+// ones only what was measured.
+func (o *resultsOptions) chosen(r api.Results) []string {
+	has := map[string]bool{}
 	for _, s := range r.Settings {
 		for name, m := range s.Metrics {
-			known[name] = true
-			measured[name] = measured[name] || m.Mean != nil
+			has[name] = has[name] || m.Mean != nil || len(o.metrics) > 0
 		}
 	}
-	if len(o.metrics) == 0 {
-		return slices.DeleteFunc(headline(), func(m string) bool { return !measured[m] }), nil
+	return slices.DeleteFunc(slices.Clone(o.wanted()), func(m string) bool { return !has[m] })
+}
+
+// unknown is the failure where a metric was asked for that results do not have;
+// nil where they have none at all.
+func (o *resultsOptions) unknown(r api.Results) error {
+	known := map[string]bool{}
+	for _, s := range r.Settings {
+		for name := range s.Metrics {
+			known[name] = true
+		}
 	}
 	for _, m := range o.metrics {
 		if !known[m] && len(known) > 0 {
-			return nil, &failure{
+			return &failure{
 				status: exitUsage, message: fmt.Sprintf("unknown metric %q", m),
 				hint: "metrics: " + strings.Join(slices.Sorted(maps.Keys(known)), ", "),
 			}
 		}
 	}
-	return o.metrics, nil
+	return nil
 }
 
 func resultsTable(r api.Results, shown []string, parsable bool) *table {

@@ -105,7 +105,7 @@ func TestAdaptive_GoesOnAndStops(t *testing.T) {
 	if st.Repeats != 5 || st.RepeatsMax != 10 || st.Adding != store.AddingOpen || st.Settled || sweep.NRuns != 5 || sweep.State != store.SweepActive {
 		t.Errorf("after 3 runs: %d of %d, %s, settled %v; sweep %s of %d runs", st.Repeats, st.RepeatsMax, st.Adding, st.Settled, sweep.State, sweep.NRuns)
 	}
-	if views, _ := l.store.AggregateViews(t.Context(), l.sweep); len(views) != 0 {
+	if views, _ := l.store.AggregateViews(t.Context(), l.sweep, nil); len(views) != 0 {
 		t.Errorf("a summary before the number of runs is fixed: %+v", views)
 	}
 	if got := l.tick(); got != (collect.Report{}) {

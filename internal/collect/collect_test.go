@@ -37,7 +37,7 @@ func TestCollect_WholeSweep(t *testing.T) {
 	if p := partial[l.hashes[1]]; p.NValid != 2 || p.NTotal != 3 || p.IsFinal || p.Metrics["output_tokens_per_s"].Mean == nil {
 		t.Errorf("partial summary %+v", p)
 	}
-	views, err := l.store.PartialViews(t.Context(), l.sweep)
+	views, err := l.store.PartialViews(t.Context(), l.sweep, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,15 +72,18 @@ type CarriedView struct {
 }
 
 const sqlCarried = `
-select ss.setting_hash, ss.canary, a.sweep_id as from_sweep, a.last_ended_at as measured_at, a.n_valid, a.n_total, a.n_nodes,
-       a.reproducibility, a.verdicts, a.findings, a.warnings, a.metrics
-  from sweep_setting ss join aggregate a on a.id = ss.carried_from
- where ss.sweep_id = $1 and ss.carried_from is not null`
+select l.setting_hash, l.canary, l.from_sweep, l.measured_at, l.n_valid, l.n_total, l.n_nodes, l.reproducibility, l.verdicts, l.findings,
+       l.warnings,` + pickedMetrics + `
+  from (select d.*, ` + unpackedMetrics + `
+          from (select ss.setting_hash, ss.canary, a.sweep_id as from_sweep, a.last_ended_at as measured_at, a.n_valid, a.n_total, a.n_nodes,
+                       a.reproducibility, a.verdicts, a.findings, a.warnings, a.headline, a.metrics as packed
+                  from sweep_setting ss join aggregate a on a.id = ss.carried_from
+                 where ss.sweep_id = $1 and ss.carried_from is not null) d offset 0) l`
 
 // CarriedViews returns the settings of a sweep that stand on an older result,
-// canaries included, by their hash.
-func (s *Store) CarriedViews(ctx context.Context, sweep int64) (map[string]CarriedView, error) {
-	list, err := collect[CarriedView](ctx, s.pool, "carried results", sqlCarried, sweep)
+// canaries included, by their hash; metrics as for AggregateViews.
+func (s *Store) CarriedViews(ctx context.Context, sweep int64, metrics []string) (map[string]CarriedView, error) {
+	list, err := collect[CarriedView](ctx, s.pool, "carried results", sqlCarried, sweep, metrics, slices.Equal(metrics, aggregate.Headline()))
 	if err != nil {
 		return nil, err
 	}

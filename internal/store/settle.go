@@ -223,7 +223,7 @@ func (tx *Tx) fresh(ctx context.Context, list []Settlement, done []Settled) ([]i
 var aggregateColumns = slices.Concat([]string{
 	"sweep_id", "setting_hash", "series_hash", "site", "version", "hardware_class", "metrics_version", "n_valid", "n_total",
 	"is_final", "mixed", "n_nodes", "findings", "warnings", "reproducibility", "attempts", "first_started_at", "last_ended_at",
-	"metrics", "created_at", "epoch", "verdicts",
+	"metrics", "created_at", "epoch", "verdicts", "headline",
 }, names(axisColumns()))
 
 type settledSetting struct {
@@ -275,6 +275,12 @@ func (s *Settlement) row(tx *Tx, of settledSetting, axes []any) ([]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode metrics: %w", err)
 	}
+	headline := map[string]aggregate.Metric{}
+	for _, name := range aggregate.Headline() {
+		if m, ok := sum.Metrics[name]; ok {
+			headline[name] = m
+		}
+	}
 	attempts := make([]int64, len(s.Used))
 	var first, last time.Time
 	for i, r := range s.Used {
@@ -289,7 +295,7 @@ func (s *Settlement) row(tx *Tx, of settledSetting, axes []any) ([]any, error) {
 	return append([]any{
 		s.Key.SweepID, s.Key.SettingHash, of.SeriesHash, of.Site, int32(of.Version), of.HardwareClass, sum.MetricsVersion,
 		int32(sum.NValid), int32(sum.NTotal), sum.IsFinal, sum.Mixed, int32(sum.Nodes), texts(sum.Findings), warningTexts(*sum),
-		sum.Reproducibility, attempts, given(first), given(last), summed, tx.now, tx.epoch, verdictTexts(*sum),
+		sum.Reproducibility, attempts, given(first), given(last), summed, tx.now, tx.epoch, verdictTexts(*sum), headline,
 	}, axes...), nil
 }
 

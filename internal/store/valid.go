@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -106,8 +107,9 @@ func (s *Store) PartialSummaries(ctx context.Context, sweepID int64) (map[string
 	return sums, nil
 }
 
-// PartialViews is PartialSummaries in the form of AggregateViews.
-func (s *Store) PartialViews(ctx context.Context, sweepID int64) (map[string]AggregateView, error) {
+// PartialViews is PartialSummaries in the form of AggregateViews, with the metrics
+// that are wanted.
+func (s *Store) PartialViews(ctx context.Context, sweepID int64, wanted []string) (map[string]AggregateView, error) {
 	sweep, err := s.Sweep(ctx, sweepID)
 	if err != nil {
 		return nil, err
@@ -118,6 +120,9 @@ func (s *Store) PartialViews(ctx context.Context, sweepID int64) (map[string]Agg
 	}
 	views := make(map[string]AggregateView, len(sums))
 	for hash, sum := range sums {
+		if wanted != nil {
+			maps.DeleteFunc(sum.Metrics, func(name string, _ aggregate.Metric) bool { return !slices.Contains(wanted, name) })
+		}
 		text, err := json.Marshal(sum.Metrics)
 		if err != nil {
 			return nil, fmt.Errorf("encode metrics: %w", err)

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"sbench/internal/aggregate"
 	"sbench/internal/lifecycle"
 	"sbench/internal/setting"
 )
@@ -306,16 +308,30 @@ type AggregateView struct {
 	Metrics         json.RawMessage // name to {n, mean, stddev, ci_low, ci_high, …}
 }
 
-const sqlAggregateViews = `
-select distinct on (setting_hash) setting_hash, hardware_class, n_valid, n_total, is_final, mixed, n_nodes, reproducibility, verdicts, findings,
-       warnings, metrics
-  from aggregate where sweep_id = $1
- order by setting_hash, version desc, id desc`
+// All metrics of a setting are 30 kB of text: the database picks those that are
+// wanted, $2. Where these are the headline ones, $3, they lie in the row; others are
+// picked from all of them, which each row unpacks once: the offset sees to it.
+const (
+	unpackedMetrics = `case when $2::text[] is null then d.packed when $3::boolean and d.headline is not null then d.headline
+                               when $2 = '{}' then '{}' else d.packed || '{}' end as metrics`
+	pickedMetrics = `
+       case when $2::text[] is null or $3::boolean and l.headline is not null then l.metrics
+            else coalesce((select jsonb_object_agg(k, l.metrics -> k) from unnest($2) k where l.metrics ? k), '{}') end as metrics`
+	sqlAggregateViews = `
+select l.setting_hash, l.hardware_class, l.n_valid, l.n_total, l.is_final, l.mixed, l.n_nodes, l.reproducibility, l.verdicts, l.findings,
+       l.warnings,` + pickedMetrics + `
+  from (select d.*, ` + unpackedMetrics + `
+          from (select distinct on (setting_hash) setting_hash, hardware_class, n_valid, n_total, is_final, mixed, n_nodes, reproducibility,
+                       verdicts, findings, warnings, headline, metrics as packed
+                  from aggregate where sweep_id = $1
+                 order by setting_hash, version desc, id desc) d offset 0) l`
+)
 
 // AggregateViews returns the latest aggregate of each setting of a sweep that
-// has one.
-func (s *Store) AggregateViews(ctx context.Context, sweep int64) ([]AggregateView, error) {
-	return collect[AggregateView](ctx, s.pool, "aggregates", sqlAggregateViews, sweep)
+// has one, in no order, with the metrics of these names; with all of them where it
+// is nil.
+func (s *Store) AggregateViews(ctx context.Context, sweep int64, metrics []string) ([]AggregateView, error) {
+	return collect[AggregateView](ctx, s.pool, "aggregates", sqlAggregateViews, sweep, metrics, slices.Equal(metrics, aggregate.Headline()))
 }
 
 const (

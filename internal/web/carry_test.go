@@ -2,10 +2,14 @@ package web_test
 
 import (
 	"encoding/json"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"sbench/internal/aggregate"
 	"sbench/internal/api"
@@ -143,4 +147,55 @@ func (e *env) measured(sweep int64, findings []string, reopen ...store.Reopen) {
 			e.t.Fatal(err)
 		}
 	}
+}
+
+// The metrics that are asked for are the same values as among all of them, whether
+// they lie in the row or are picked; those of rows from before that, and of what is
+// carried, too.
+func TestResults_Metrics(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.artefacts()
+	post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("a"))
+	e.measured(1, nil)
+	post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("b")) // carries one setting of it
+	check := func() {
+		t.Helper()
+		for _, sweep := range []string{"1", "2"} {
+			path := "/v1/sweeps/" + sweep + "/results"
+			all := get[api.Results](e, "ada", path)
+			for _, names := range [][]string{aggregate.Headline(), {"ttft_p99_merged", "output_tokens_per_s"}, {"no_such_metric"}} {
+				want := all
+				want.Settings = slices.Clone(all.Settings)
+				for i := range want.Settings {
+					metrics := map[string]api.Metric{}
+					for _, name := range names {
+						if m, ok := all.Settings[i].Metrics[name]; ok {
+							metrics[name] = m
+						}
+					}
+					want.Settings[i].Metrics = metrics
+				}
+				got := get[api.Results](e, "ada", path+"?"+url.Values{"metric": names}.Encode())
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("sweep %s, %v: (-all +picked)\n%s", sweep, names, diff)
+				}
+			}
+		}
+	}
+	check()
+	if n := len(get[api.Results](e, "ada", "/v1/sweeps/1/results").Settings[0].Metrics); n < 100 {
+		t.Fatalf("%d metrics in all", n)
+	}
+	err := e.store.WithTx(t.Context(), func(tx *store.Tx) error {
+		if _, err := tx.Exec(t.Context(), "set local session_replication_role = replica"); err != nil { // past the rule that nothing is changed
+			return err
+		}
+		_, err := tx.Exec(t.Context(), "update aggregate set headline = null")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check()
 }

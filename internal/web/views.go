@@ -228,7 +228,7 @@ func (s *server) settingsOf(r *http.Request, sweep int64) ([]api.SettingSummary,
 	if err != nil {
 		return nil, err
 	}
-	carried, err := s.Store.CarriedViews(r.Context(), sweep)
+	carried, err := s.Store.CarriedViews(r.Context(), sweep, []string{})
 	if err != nil {
 		return nil, err
 	}
@@ -484,7 +484,8 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	aggregates, err := s.Store.AggregateViews(ctx, id)
+	wanted := r.URL.Query()["metric"] // nil: all
+	aggregates, err := s.Store.AggregateViews(ctx, id, wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -497,12 +498,12 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 		latest[a.SettingHash] = a
 	}
 	// What is not settled is shown as far as it goes.
-	partial, err := s.Store.PartialViews(ctx, id)
+	partial, err := s.Store.PartialViews(ctx, id, wanted)
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(latest, partial)
-	carried, err := s.Store.CarriedViews(ctx, id)
+	carried, err := s.Store.CarriedViews(ctx, id, wanted)
 	if err != nil {
 		return nil, err
 	}
