@@ -5,11 +5,13 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,23 +19,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sbench/internal/aggregate"
+	"sbench/internal/metrics"
 	"sbench/internal/pgtest"
+	"sbench/internal/result"
 	"sbench/internal/setting"
 	"sbench/internal/store"
 )
 
-// yearFactor scales the synthetic year: 1 is 365 nights of 6,000 settings with
-// five runs each, which is 11 million attempts.
-const yearFactor = "SBENCH_YEAR_FACTOR"
-
-// spare is the disk space that is left alone, in bytes.
-const spare = 4 << 30
+const (
+	// yearFactor scales the synthetic year: 1 is 365 nights of 6,000 settings with
+	// five runs each, which is 11 million attempts.
+	yearFactor = "SBENCH_YEAR_FACTOR"
+	// yearDSN names a database of one's own in which the year is kept: it is made
+	// there where the database is empty, and only measured where it was made before.
+	yearDSN = "SBENCH_YEAR_DSN"
+	// spare is the disk space that is left alone, in bytes.
+	spare = 4 << 30
+)
 
 // TestYear generates a year of nights and times the product's own statements on
 // it. The first night goes through the store as every night does; the others are
 // copies of its rows with other ids, times and numbers, made by the database.
-// Load points and transitions are made for the first night only: no statement
-// here reads them.
+// Runs are there for the first and the last night, load points and transitions for
+// the first only: no statement here reads others.
 func TestYear(t *testing.T) {
 	factor := 1.0
 	if text := os.Getenv(yearFactor); text != "" {
@@ -42,27 +50,54 @@ func TestYear(t *testing.T) {
 			t.Fatalf("%s=%s is no factor", yearFactor, text)
 		}
 	}
-	y := &year{T: t, store: pgtest.New(t), nights: max(2, int(365*factor))}
-	y.execute("alter system set max_wal_size = '8GB'")
-	y.execute("alter system set maintenance_work_mem = '512MB'")
-	y.execute("select pg_reload_conf()")
-	y.first()
-	y.room()
-	start := time.Now()
-	y.copies()
-	t.Logf("%d nights in %s", y.nights, time.Since(start).Round(time.Second))
+	y := &year{T: t, nights: max(2, int(365*factor))}
+	for _, s := range nightly().Settings {
+		y.hashes, y.series = append(y.hashes, s.Hash), append(y.series, s.SeriesHash)
+	}
+	if !y.open() {
+		y.generate()
+	}
 	y.sizes()
 	y.queries()
+	y.ingest()
 }
 
 type year struct {
 	*testing.T
 	store  *store.Store
 	nights int
-	sweep  int64   // of the first night
-	runs   []int64 // of the first night
+	sweep  int64 // of the first night
 	hashes []string
 	series []string
+}
+
+// open says whether the year is there already.
+func (y *year) open() bool {
+	dsn := os.Getenv(yearDSN)
+	if dsn == "" {
+		y.store = pgtest.New(y)
+		return false
+	}
+	s, err := store.Open(y.Context(), dsn)
+	if err != nil {
+		y.Fatal(err)
+	}
+	y.Cleanup(s.Close)
+	if err := s.Migrate(y.Context()); err != nil {
+		y.Fatal(err)
+	}
+	y.store = s
+	if y.number("select count(*) from pg_tables where tablename = 'synthetic_year'") == 0 {
+		if y.number("select count(*) from sweep") > 0 {
+			y.Fatalf("the database of %s has sweeps, and no whole year: give an empty one", yearDSN)
+		}
+		return false
+	}
+	y.sweep = y.number("select sweep from synthetic_year")
+	if n := y.number("select nights from synthetic_year"); int(n) != y.nights {
+		y.Fatalf("the database of %s has %d nights, not %d", yearDSN, n, y.nights)
+	}
+	return true
 }
 
 func (y *year) execute(sql string) {
@@ -80,54 +115,171 @@ func (y *year) number(sql string) (n int64) {
 	return n
 }
 
-// first makes the first night with the store's own writes.
-func (y *year) first() {
-	ctx := context.Background()
-	n := nightly()
-	for _, s := range n.Settings {
-		y.hashes, y.series = append(y.hashes, s.Hash), append(y.series, s.SeriesHash)
+// progress is for whoever waits.
+func (y *year) progress(start time.Time, format string, args ...any) {
+	fmt.Printf("# %s: %s\n", time.Since(start).Round(time.Second), fmt.Sprintf(format, args...))
+}
+
+// generate makes the year. It needs no crash to be survived, so nothing of it is
+// logged, and the indexes come after the rows, as in a restored backup.
+func (y *year) generate() {
+	start := time.Now()
+	y.unlogged()
+	y.first()
+	y.progress(start, "the first night is stored and summed up")
+	y.room()
+	// Nothing is deleted, so there is nothing to clean up, also not while the queries
+	// are timed.
+	for _, table := range yearTables {
+		y.execute("alter table " + table + " set (autovacuum_enabled = false)")
 	}
-	y.sweep, y.runs = create(y, y.store, n)
-	submit(y, y.store, batchToken, y.runs)
+	indexes := y.dropIndexes()
+	y.copies(start)
 	var group errgroup.Group
 	group.SetLimit(runtime.NumCPU())
-	for chunk := range slices.Chunk(y.runs, 500) {
-		group.Go(func() error {
-			var sealed []store.Sealed
-			for _, run := range chunk {
-				sealed = append(sealed, measuredRow(run))
-			}
-			_, _, err := y.store.Ingest(ctx, sealed)
-			return err
-		})
+	for _, sql := range indexes {
+		group.Go(func() error { return y.atOnce("set maintenance_work_mem = '256MB'", sql) })
 	}
 	if err := group.Wait(); err != nil {
 		y.Fatal(err)
 	}
-	for _, hash := range y.hashes {
-		group.Go(func() error { return y.settle(store.SettingKey{SweepID: y.sweep, SettingHash: hash}) })
+	y.progress(start, "%d indexes", len(indexes))
+	for _, table := range yearTables {
+		y.execute("analyze " + table)
+	}
+	for _, table := range []string{"sweep", "run", "attempt", "aggregate"} {
+		y.execute(fmt.Sprintf("select setval(pg_get_serial_sequence('%s', 'id'), (select max(id) from %[1]s))", table))
+	}
+	y.execute(fmt.Sprintf("create table synthetic_year as select %d as nights, %d::bigint as sweep", y.nights, y.sweep))
+	y.progress(start, "%d nights", y.nights)
+}
+
+// unlogged takes the tables out of the log, those first that no other refers to.
+func (y *year) unlogged() {
+	rows, err := y.store.Pool().Query(context.Background(), "select tablename from pg_tables where schemaname = 'public'")
+	if err != nil {
+		y.Fatal(err)
+	}
+	var left []string
+	for rows.Next() {
+		var table string
+		if err := rows.Scan(&table); err != nil {
+			y.Fatal(err)
+		}
+		left = append(left, table)
+	}
+	for n := 0; n != len(left); {
+		n = len(left)
+		left = slices.DeleteFunc(left, func(table string) bool {
+			return y.atOnce("alter table "+table+" set unlogged") == nil
+		})
+	}
+	if len(left) > 0 {
+		y.Fatalf("cannot take out of the log: %v", left)
+	}
+}
+
+// atOnce executes statements on one connection, which is then as it was.
+func (y *year) atOnce(statements ...string) error {
+	ctx := context.Background()
+	conn, err := y.store.Pool().Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	for _, sql := range append(statements, "reset all") {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%.120s: %w", sql, err)
+		}
+	}
+	return nil
+}
+
+// first makes the first night with the store's own writes.
+func (y *year) first() {
+	var runs []int64
+	y.sweep, runs = create(y, y.store, nightly())
+	submit(y, y.store, batchToken, runs)
+	if _, err := y.ingestRuns(runs); err != nil {
+		y.Fatal(err)
+	}
+	var group errgroup.Group
+	group.SetLimit(runtime.NumCPU())
+	for chunk := range slices.Chunk(y.hashes, 100) {
+		group.Go(func() error { return y.settle(chunk) })
 	}
 	if err := group.Wait(); err != nil {
 		y.Fatal(err)
 	}
 }
 
-func (y *year) settle(key store.SettingKey) error {
+// ingestRuns stores a result for each run, 256 in a transaction, and says how long
+// that took. No two values of a night are alike: measured ones do not compress.
+func (y *year) ingestRuns(runs []int64) (time.Duration, error) {
+	list := make([]store.Sealed, len(runs))
+	for i, run := range runs {
+		list[i] = measuredRow(run)
+		values := result.Metrics{}
+		random := rand.New(rand.NewPCG(uint64(run), 0))
+		for name, v := range list[i].Result.Metrics {
+			noisy := *v * (0.98 + 0.04*random.Float64())
+			values[name] = &noisy
+		}
+		list[i].Result.Metrics = values
+	}
+	start := time.Now()
+	var group errgroup.Group
+	group.SetLimit(runtime.NumCPU())
+	for chunk := range slices.Chunk(list, 256) {
+		group.Go(func() error {
+			_, _, err := y.store.Ingest(context.Background(), chunk)
+			return err
+		})
+	}
+	err := group.Wait()
+	return time.Since(start), err
+}
+
+func (y *year) settle(hashes []string) error {
 	ctx := context.Background()
-	valid, err := y.store.Results(ctx, key)
+	var keys []store.SettingKey
+	for _, hash := range hashes {
+		keys = append(keys, store.SettingKey{SweepID: y.sweep, SettingHash: hash})
+	}
+	valid, err := y.store.ResultsOf(ctx, keys)
 	if err != nil {
 		return err
 	}
-	in := aggregate.Input{NTotal: benchRepeats, Terminal: true}
-	for i := range valid {
-		in.Runs = append(in.Runs, valid[i].Run())
+	var list []store.Settlement
+	for _, key := range keys {
+		in := aggregate.Input{NTotal: benchRepeats, Terminal: true}
+		for i := range valid[key] {
+			in.Runs = append(in.Runs, valid[key][i].Run())
+		}
+		in.Merge = func([]int64) (aggregate.Merged, error) { return mergedOf(in.Runs[0].Metrics), nil }
+		sum, err := aggregate.Compute(in)
+		if err != nil {
+			return err
+		}
+		list = append(list, store.Settlement{Key: key, Sum: sum, Used: valid[key]})
 	}
-	sum, err := aggregate.Compute(in)
-	if err != nil {
-		return err
+	done, err := y.store.SettleAll(ctx, list)
+	if err == nil && slices.ContainsFunc(done, func(d store.Settled) bool { return d.Stale }) {
+		err = fmt.Errorf("settings changed while they were summed up")
 	}
-	_, err = y.store.Settle(ctx, key, sum, valid)
 	return err
+}
+
+// mergedOf stands for the percentiles over the requests of all runs: there are no
+// requests here.
+func mergedOf(values result.Metrics) aggregate.Merged {
+	merged := aggregate.Merged{Metrics: result.Metrics{}}
+	for _, m := range metrics.Table() {
+		if num, _ := m.Quantile(); num > 0 && !m.Stat.Interpolated() {
+			merged.Metrics[m.Name] = values[m.Name]
+		}
+	}
+	return merged
 }
 
 // yearTables are copied, in this order.
@@ -137,7 +289,9 @@ var yearTables = []string{"sweep", "sweep_setting", "run", "attempt", "result", 
 func (y *year) room() {
 	var night int64
 	for _, table := range yearTables {
-		night += y.number("select pg_total_relation_size('" + table + "')")
+		if table != "run" {
+			night += y.number("select pg_total_relation_size('" + table + "')")
+		}
 	}
 	var dir string
 	if err := y.store.Pool().QueryRow(context.Background(), "show data_directory").Scan(&dir); err != nil {
@@ -149,35 +303,61 @@ func (y *year) room() {
 		return
 	}
 	need, free := night*int64(y.nights), int64(fs.Bavail)*fs.Bsize
-	y.Logf("a night takes %d MB, %d nights %d MB of %d MB", night>>20, y.nights, need>>20, free>>20)
-	if need+spare > free {
+	fmt.Printf("# a night takes %d MB, %d nights %d MB; %d MB are free\n", night>>20, y.nights, need>>20, free>>20)
+	// A disk of one's own may compress.
+	if need+spare > free && os.Getenv(yearDSN) == "" {
 		y.Fatalf("%d nights do not fit: set %s to at most %.2f, or TMPDIR to a larger disk", y.nights, yearFactor, float64(free-spare)/float64(night)/365)
 	}
 }
 
+// dropIndexes drops the indexes that are no constraint's, and returns what makes
+// them again.
+func (y *year) dropIndexes() (again []string) {
+	rows, err := y.store.Pool().Query(context.Background(), `
+select i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid) from pg_index i
+ where i.indrelid = any($1::text[]::regclass[]) and not exists (select from pg_constraint c where c.conindid = i.indexrelid)
+ order by 1`, yearTables)
+	if err != nil {
+		y.Fatal(err)
+	}
+	var names []string
+	for rows.Next() {
+		var name, sql string
+		if err := rows.Scan(&name, &sql); err != nil {
+			y.Fatal(err)
+		}
+		names, again = append(names, name), append(again, sql)
+	}
+	y.execute("drop index " + strings.Join(names, ", "))
+	return again
+}
+
 // copies makes the other nights, several side by side. The rows are copies of
 // rows that were checked, so the triggers and foreign keys are not asked again.
-func (y *year) copies() {
-	statements := make([]string, len(yearTables))
-	for i, table := range yearTables {
-		statements[i] = y.copyStatement(table)
+func (y *year) copies(start time.Time) {
+	statements := map[string]string{}
+	for _, table := range yearTables {
+		statements[table] = y.copyStatement(table)
+		// The tables grow, and have no indexes now.
+		y.execute("create unlogged table first_" + table + " as select * from " + table)
+		y.execute("analyze first_" + table)
 	}
+	var done atomic.Int64
 	var group errgroup.Group
 	group.SetLimit(runtime.NumCPU())
 	for night := 1; night < y.nights; night++ {
 		group.Go(func() error {
-			conn, err := y.store.Pool().Acquire(context.Background())
-			if err != nil {
-				return err
-			}
-			defer conn.Release()
-			if _, err := conn.Exec(context.Background(), "set session_replication_role = replica"); err != nil {
-				return err
-			}
-			for _, sql := range statements {
-				if _, err := conn.Exec(context.Background(), strings.ReplaceAll(sql, "$night", strconv.Itoa(night))); err != nil {
-					return fmt.Errorf("night %d: %.120s: %w", night, sql, err)
+			list := []string{"set session_replication_role = replica"}
+			for _, table := range yearTables {
+				if table != "run" || night == y.nights-1 {
+					list = append(list, strings.ReplaceAll(statements[table], "$night", strconv.Itoa(night)))
 				}
+			}
+			if err := y.atOnce(list...); err != nil {
+				return fmt.Errorf("night %d: %w", night, err)
+			}
+			if n := done.Add(1); n%10 == 0 {
+				y.progress(start, "%d of %d nights", n+1, y.nights)
 			}
 			return nil
 		})
@@ -186,7 +366,7 @@ func (y *year) copies() {
 		y.Fatal(err)
 	}
 	for _, table := range yearTables {
-		y.execute("vacuum analyze " + table)
+		y.execute("drop table first_" + table)
 	}
 }
 
@@ -198,7 +378,7 @@ func (y *year) copyStatement(table string) string {
 		y.Fatal(err)
 	}
 	defer rows.Close()
-	perNight := len(y.runs)
+	const perNight = benchSettings * benchRepeats
 	var columns, values []string
 	metric := map[string]bool{}
 	for _, c := range store.TableColumns()[table] {
@@ -209,7 +389,7 @@ func (y *year) copyStatement(table string) string {
 		if err := rows.Scan(&name, &kind); err != nil {
 			y.Fatal(err)
 		}
-		value := name
+		value := "t." + name
 		switch {
 		case name == "sweep_id" || table == "sweep" && name == "id":
 			value += " + $night"
@@ -218,25 +398,19 @@ func (y *year) copyStatement(table string) string {
 		case name == "attempt_id" || name == "run_id" || (table == "run" || table == "attempt") && name == "id":
 			value += fmt.Sprintf(" + $night * %d", perNight)
 		case name == "attempts":
-			value = fmt.Sprintf("array(select i + $night * %d from unnest(attempts) i)", perNight)
+			value = fmt.Sprintf("array(select i + $night * %d from unnest(t.attempts) i)", perNight)
 		case kind == "timestamp with time zone":
 			value += " + $night * interval '1 day'"
 		case name == "idempotency_key":
 			value = "null"
 		case metric[name]:
-			value += " * (0.98 + 0.04 * random())"
+			value += " * random.factor"
 		}
 		columns, values = append(columns, name), append(values, value)
 	}
-	where := fmt.Sprintf("sweep_id = %d", y.sweep)
-	switch table {
-	case "sweep":
-		where = fmt.Sprintf("id = %d", y.sweep)
-	case "attempt":
-		where = fmt.Sprintf("id <= %d", perNight)
-	}
-	return fmt.Sprintf("insert into %s (%s) overriding system value select %s from %s where %s",
-		table, strings.Join(columns, ", "), strings.Join(values, ", "), table, where)
+	// One factor for each row: the database draws it 30,000 times a night.
+	return fmt.Sprintf("insert into %s (%s) overriding system value select %s from first_%[1]s t cross join lateral (select 0.98 + 0.04 * random() as factor) random",
+		table, strings.Join(columns, ", "), strings.Join(values, ", "))
 }
 
 func (y *year) sizes() {
@@ -255,70 +429,4 @@ func (y *year) sizes() {
 		n := y.number("select count(*) from information_schema.columns where table_name = '" + table + "' and column_name in ('" + strings.Join(axes, "', '") + "')")
 		fmt.Printf("year_%s_axis_columns %d >=%d\n", table, n, len(axes))
 	}
-}
-
-// warm is the median of further runs of a query that ran before.
-func (y *year) warm(name, target string, query func(ctx context.Context, round int) (rows int, err error)) {
-	y.Helper()
-	const before, rounds = 3, 9
-	var took []time.Duration
-	for i := range before + rounds {
-		start := time.Now()
-		rows, err := query(context.Background(), i)
-		if err != nil || rows == 0 {
-			y.Fatalf("%s: %d rows, %v", name, rows, err)
-		}
-		if i >= before {
-			took = append(took, time.Since(start))
-		}
-	}
-	slices.Sort(took)
-	fmt.Printf("year_%s_ms %.1f %s\n", name, float64(took[rounds/2].Microseconds())/1000, target)
-}
-
-// queries are the product's own: what sbench results, compare and the judgement of a
-// night read.
-func (y *year) queries() {
-	last := y.sweep + int64(y.nights) - 1
-	y.warm("latest_of_sweep", "<=200", func(ctx context.Context, _ int) (int, error) {
-		list, err := y.store.AggregateViews(ctx, last)
-		return len(list), err
-	})
-	// All nights of a series, as the screen reads them.
-	y.warm("history_of_setting", "<=200", func(ctx context.Context, round int) (int, error) {
-		nights, err := y.store.Nights(ctx, y.series[round%3:round%3+1], "lab", "emulated", time.Unix(0, 0), time.Now().AddDate(2, 0, 0))
-		if err == nil && len(nights) != y.nights {
-			err = fmt.Errorf("%d nights of %d", len(nights), y.nights)
-		}
-		return len(nights), err
-	})
-	// Two settings side by side, with the runs that their latest summaries are of.
-	y.warm("compare", "<=200", func(ctx context.Context, round int) (int, error) {
-		var list []store.Latest
-		for _, hash := range []string{y.hashes[round%3], y.hashes[1000+round%3]} {
-			one, err := y.store.LatestOfSettings(ctx, hash, "")
-			if err != nil {
-				return 0, err
-			}
-			list = append(list, one...)
-		}
-		measured, err := y.store.Measured(ctx, store.Attempts(list))
-		if err == nil && (len(list) != 2 || len(measured) != 2*benchRepeats) {
-			err = fmt.Errorf("%d settings, %d runs", len(list), len(measured))
-		}
-		return len(measured), err
-	})
-	// What compare --where reads before it looks at the conditions: every setting.
-	y.warm("latest_of_all_settings", "-", func(ctx context.Context, _ int) (int, error) {
-		list, err := y.store.LatestOfSettings(ctx, "", "lab")
-		return len(list), err
-	})
-	y.warm("report_history", "<=200", func(ctx context.Context, round int) (n int, err error) {
-		err = y.store.Pool().QueryRow(ctx, "select count(*) from report.history where series_hash = $1", y.series[round%3]).Scan(&n)
-		return n, err
-	})
-	y.warm("report_latest_results", "<=200", func(ctx context.Context, round int) (n int, err error) {
-		err = y.store.Pool().QueryRow(ctx, "select count(*) from report.latest_results where setting_hash = any($1)", y.hashes[round%3:round%3+10]).Scan(&n)
-		return n, err
-	})
 }
