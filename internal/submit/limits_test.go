@@ -18,15 +18,6 @@ const (
 	policy   = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 )
 
-// submitted is how often sbatch was called for the open batches.
-func (w *world) submitted() int {
-	n := 0
-	for _, b := range w.open() {
-		n += b.SubmitTries
-	}
-	return n
-}
-
 // TestTurn_RefusedForNow: a partition that an admin drains for a night kills no
 // run; it keeps nobody else's from being submitted, and Slurm is not pestered.
 func TestTurn_RefusedForNow(t *testing.T) {
