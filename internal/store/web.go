@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -467,8 +468,12 @@ func Unavailable(err error) bool {
 			return true
 		}
 		return pg.Code == "25006" // a standby: read-only transaction
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+	case errors.As(err, &connect), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return true
+	case errors.As(err, &network):
+		// An error of a file is a number alone, which calls itself one of the network.
+		_, file := network.(syscall.Errno)
+		return !file
 	}
 	return pgconn.Timeout(err)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -226,6 +228,7 @@ func TestUnavailable(t *testing.T) {
 	for err, want := range map[error]bool{
 		&pgconn.PgError{Code: "57P01"}: true, &pgconn.PgError{Code: "53300"}: true, &pgconn.PgError{Code: "23505"}: false, &pgconn.PgError{}: false,
 		io.ErrUnexpectedEOF: true, &net.OpError{Op: "dial", Err: io.EOF}: true, store.ErrNotFound: false, io.ErrClosedPipe: false,
+		&os.PathError{Op: "open", Path: "x", Err: syscall.EACCES}: false, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}: true,
 	} {
 		if got := store.Unavailable(err); got != want {
 			t.Errorf("%v (%T): got %v", err, err, got)

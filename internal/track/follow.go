@@ -64,7 +64,9 @@ func (t *Tracker) follow(ctx context.Context, batches map[string]store.Batch) er
 	if err != nil {
 		return err
 	}
+	begun := time.Now()
 	q, err := t.Cluster.Queue(ctx)
+	t.ask(begun)
 	if err != nil {
 		return err
 	}
@@ -176,7 +178,9 @@ func (t *Tracker) records(ctx context.Context, batches map[string]store.Batch, v
 	if last = last.Add(-skew); !wide && !t.asked.IsZero() && last.After(q.Since) {
 		q.Since = last
 	}
+	begun := time.Now()
 	a, err := t.Cluster.Accounting(ctx, q)
+	t.ask(begun)
 	if errors.Is(err, slurm.ErrNoAccounting) {
 		t.noRecords = true
 		t.Log.WarnContext(ctx, "the cluster keeps no accounting: causes, exit statuses and costs come from our own records alone")

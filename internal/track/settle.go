@@ -436,7 +436,9 @@ func (t *Tracker) steps(ctx context.Context) error {
 			since = a.SubmitTime
 		}
 	}
+	begun := time.Now()
 	found, err := t.Cluster.Steps(ctx, since.Add(-skew), jobs...)
+	t.ask(begun)
 	if errors.Is(err, slurm.ErrNoAccounting) {
 		t.noRecords = true
 		return nil

@@ -32,7 +32,7 @@ type cluster interface {
 	ReleaseTasks(ctx context.Context, array int64, tasks ...int) error
 }
 
-// Config is what a Tracker works with. Zero durations are the defaults.
+// Config is what a Tracker works with. Zero numbers are the defaults.
 type Config struct {
 	Site    *site.Site
 	Store   *store.Store
@@ -60,7 +60,10 @@ type Config struct {
 	// Requeue is how long a task that ended by preemption or node failure is left
 	// alone: Slurm may bring it back.
 	Requeue time.Duration
-	Now     func() time.Time // nil is time.Now
+	// Rest bounds how much of the time Slurm is asked: it is left alone for so many
+	// times what its answers took. A controller that takes a second gets twenty.
+	Rest int
+	Now  func() time.Time // nil is time.Now
 	// Failpoint is called between the steps of a tick; nil does nothing.
 	Failpoint func(name string)
 }
@@ -71,12 +74,9 @@ const (
 	DefaultCollect    = 10 * time.Minute
 	DefaultAbsent     = 5 * time.Minute
 	DefaultRequeue    = time.Minute
+	DefaultRest       = 20
 	longest           = 5 * time.Minute // between two ticks
 )
-
-// share bounds how much of the time we ask: a controller that takes a second to
-// answer is left alone for twenty.
-const share = 20
 
 // The failpoints, in the order of a tick.
 const (
@@ -98,6 +98,7 @@ type Tracker struct {
 	launches   map[store.TaskKey]int       // how often a task that could not be launched was released
 	released   map[string]time.Time        // when a batch's tasks were last released
 	asked      time.Time                   // when sacct last answered
+	asking     time.Duration               // how long Slurm took for the answers of this tick
 	noRecords  bool                        // the cluster keeps no accounting
 	lastSteps  time.Time
 	reheld     map[string]int // how often a batch was released again
@@ -117,6 +118,7 @@ func New(c Config) *Tracker {
 	c.Collect = cmp.Or(c.Collect, DefaultCollect)
 	c.Absent = cmp.Or(c.Absent, DefaultAbsent)
 	c.Requeue = cmp.Or(c.Requeue, DefaultRequeue)
+	c.Rest = cmp.Or(c.Rest, DefaultRest)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -150,7 +152,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 				continue // the timer is close, or Slurm is to be left alone
 			}
 		}
-		begun := time.Now()
+		t.asking = 0
 		err := t.Tick(ctx)
 		last = time.Now()
 		switch {
@@ -159,7 +161,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 		case errors.Is(err, store.ErrFenced):
 			return err
 		}
-		wait = t.next(wait, last.Sub(begun), err)
+		wait = t.next(wait, t.asking, err)
 		if err != nil {
 			t.Log.WarnContext(ctx, "tracking is incomplete", "error", err, "next", wait)
 		}
@@ -168,15 +170,19 @@ func (t *Tracker) Run(ctx context.Context) error {
 }
 
 // next is how long Slurm is left alone after a tick: never less than the site's
-// interval, longer the longer the tick took, and twice as long after each tick
-// that failed.
-func (t *Tracker) next(last, took time.Duration, err error) time.Duration {
+// interval, longer the longer it took to answer, and twice as long after each tick
+// that got no answer. What else takes long or goes wrong, such as a folder that
+// cannot be read, is no burden to Slurm, and keeps nobody else's runs waiting.
+func (t *Tracker) next(last, asking time.Duration, err error) time.Duration {
 	most := max(longest, t.Interval)
-	if err != nil {
+	if errors.Is(err, slurm.ErrUnreachable) || store.Unavailable(err) {
 		return min(2*max(last, t.Interval), most)
 	}
-	return min(max(t.Interval, share*took), most)
+	return min(max(t.Interval, time.Duration(t.Rest)*asking), most)
 }
+
+// ask notes how long a question to Slurm took that began then.
+func (t *Tracker) ask(begun time.Time) { t.asking += time.Since(begun) }
 
 // Tick looks once. Where Slurm does not answer, what is known already is still
 // settled.

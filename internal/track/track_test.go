@@ -1103,7 +1103,8 @@ func TestReadRecord_Hostile(t *testing.T) {
 func TestTracker_Next(t *testing.T) {
 	t.Parallel()
 	tr := New(Config{Site: testSite(), Interval: 15 * time.Second})
-	failed := errors.New("down")
+	failed := fmt.Errorf("sacct: %w", slurm.ErrUnreachable)
+	other := errors.Join(errors.New("settle task x/3: permission denied"))
 	for _, tt := range []struct {
 		name       string
 		last, took time.Duration
@@ -1115,6 +1116,8 @@ func TestTracker_Next(t *testing.T) {
 		{"a very slow one", time.Minute, time.Minute, nil, longest},
 		{"no answer", 15 * time.Second, 10 * time.Second, failed, 30 * time.Second},
 		{"no answer for long", 4 * time.Minute, 0, failed, longest},
+		{"a folder that cannot be read", 15 * time.Second, 100 * time.Millisecond, other, 15 * time.Second},
+		{"both", 15 * time.Second, 100 * time.Millisecond, errors.Join(other, failed), 30 * time.Second},
 		{"well again", longest, 50 * time.Millisecond, nil, 15 * time.Second},
 	} {
 		if got := tr.next(tt.last, tt.took, tt.err); got != tt.want {
