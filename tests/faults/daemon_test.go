@@ -76,10 +76,12 @@ func quickDaemon(ctx context.Context) error {
 	options := collect.DefaultOptions()
 	options.Interval, options.LateEvery, options.Failpoint = 500*time.Millisecond, 5*time.Second, die
 	collector := collect.New(s, log.With("service", "collect"), options)
-	// A daemon that is killed every ten seconds must not wait longer for anything.
+	// A daemon that is killed every ten seconds must not wait longer for anything, and
+	// a machine on which a whole cluster is being killed answers slowly: with the usual
+	// rest, one answer of 15 s is followed by five minutes in which nothing is seen.
 	tracker := track.New(track.Config{
 		Site: st, Store: s, Cluster: cluster, Log: log, Interval: 500 * time.Millisecond, Visibility: 3 * time.Second, Collect: 20 * time.Second,
-		Absent: 6 * time.Second, Requeue: 5 * time.Second, Failpoint: die, Collected: collector.Looked,
+		Absent: 6 * time.Second, Requeue: 5 * time.Second, Rest: 1, Failpoint: die, Collected: collector.Looked,
 	})
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{submitter.Run, tracker.Run, collector.Run} {

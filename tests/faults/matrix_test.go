@@ -331,9 +331,47 @@ func (m *matrix) await(sweep int64, runs int, most time.Duration) {
 			}
 		}
 		if time.Now().After(deadline) {
+			m.explainOpen(sweep)
 			m.Fatalf("%d of %d runs have ended in time: %s, %v", ended, runs, last, err)
 		}
 		time.Sleep(250 * time.Millisecond)
+	}
+}
+
+// explainOpen logs why runs have not ended: what became of them, what Slurm says, and
+// what the daemon said last.
+func (m *matrix) explainOpen(sweep int64) {
+	runs, err := m.store.RunsOfSweep(m.Context(), sweep, nil)
+	if err != nil {
+		m.Log(err)
+	}
+	for _, r := range runs {
+		if !r.State.Terminal() {
+			m.Logf("run %d is %s", r.ID, r.State)
+			m.history(r.ID)
+		}
+	}
+	for _, command := range []string{"squeue --all --states=all", "sinfo -N -l", "scontrol show job --details"} {
+		words := strings.Fields(command)
+		ctx, cancel := context.WithTimeout(m.Context(), 20*time.Second)
+		cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+		cmd.Env = m.cluster.Environ()
+		out, err := cmd.CombinedOutput()
+		cancel()
+		m.Logf("%s: %v\n%s", command, err, out[max(0, len(out)-20_000):])
+	}
+	if text, err := os.ReadFile(m.log.Name()); err == nil {
+		m.Logf("the daemon's log ends\n%s", text[max(0, len(text)-10_000):])
+	}
+}
+
+func (m *matrix) history(run int64) {
+	history, err := m.store.RunHistory(m.Context(), run)
+	if err != nil {
+		m.Log(err)
+	}
+	for _, h := range history {
+		m.Logf("  %s %s %s → %s by %s: %s %s", h.At.Format("15:04:05.000"), h.Entity, h.FromState, h.ToState, h.Actor, h.Reason, h.Evidence)
 	}
 }
 
@@ -440,13 +478,7 @@ func (m *matrix) explain(run string, lines []string) {
 	if err != nil {
 		return
 	}
-	history, err := m.store.RunHistory(m.Context(), id)
-	if err != nil {
-		m.Log(err)
-	}
-	for _, h := range history {
-		m.Logf("  %s %s %s → %s by %s: %s %s", h.At.Format("15:04:05.000"), h.Entity, h.FromState, h.ToState, h.Actor, h.Reason, h.Evidence)
-	}
+	m.history(id)
 }
 
 // counted sums the n_valid of the sweep's settings, and how many are more than
