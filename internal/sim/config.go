@@ -21,7 +21,8 @@ type Config struct {
 	StreamInterval int // tokens in an event; the first and the last are never held back
 	EventsPerWrite int // events gathered before they are written
 	EarlyHeaders   bool
-	MeanOutput     int // tokens of an answer whose request does not ignore the end; 0: always the maximum
+	Echo           bool // an answer that may end by itself is the last line of its prompt
+	MeanOutput     int  // tokens of an answer whose request does not ignore the end; 0: always the maximum
 	Seed           uint64
 	Noise          Noise
 	Names          Names
@@ -60,6 +61,7 @@ func parseFlags(args []string, w io.Writer) (Config, error) {
 	f.DurationVar(&c.Spin, "spin", c.Spin, "how long to spin before a step ends rather than sleep")
 	c.ModelFlags(f)
 
+	f.BoolVar(&c.Echo, "echo", c.Echo, "answer with the last line of the prompt where the request lets the answer end by itself")
 	f.IntVar(&c.EventsPerWrite, "events-per-write", c.EventsPerWrite, "events gathered before they are written")
 	f.BoolVar(&c.EarlyHeaders, "early-headers", c.EarlyHeaders, "send headers (and the role of a chat) on arrival, not with the first token")
 	f.StringVar(&c.Names.Run, "run", "", "`name` the run's factor is drawn for (default: $SLURM_JOB_ID.$SLURM_STEP_ID)")

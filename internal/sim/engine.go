@@ -181,7 +181,7 @@ func (e *engine) emit(q *sequence, tokens int, done bool) {
 		return
 	}
 	for i := q.made - tokens; i < q.made; i++ {
-		r.text = append(append(r.text, ' '), word(q.stream, i)...)
+		r.text = r.appendToken(r.text, i)
 	}
 	r.held += tokens
 	if !r.stream {

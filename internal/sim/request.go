@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 )
 
 // apiError is what a client is told.
@@ -75,6 +76,37 @@ func (q *completionRequest) prompt(chat bool) ([]int64, error) {
 	return ids, nil
 }
 
+// lastLine is the end of the prompt: of the last message of a chat, or of a text.
+func (q *completionRequest) lastLine(chat bool) string {
+	text := ""
+	if chat {
+		text = q.Messages[len(q.Messages)-1].Content
+	} else if json.Unmarshal(q.Prompt, &text) != nil {
+		return ""
+	}
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// echo is a text as tokens that can stand in a JSON string. A token that would end
+// within a character has all of it.
+func echo(text string) ([]string, error) {
+	var out []string
+	for text != "" {
+		n := nextToken(text)
+		for n < len(text) && !utf8.RuneStart(text[n]) {
+			n++
+		}
+		quoted, err := json.Marshal(text[:n])
+		if err != nil {
+			return nil, fmt.Errorf("echo: %w", err)
+		}
+		out = append(out, string(quoted[1:len(quoted)-1]))
+		text = text[n:]
+	}
+	return out, nil
+}
+
 const defaultMaxTokens = 128
 
 func (q *completionRequest) limit(room int) (int, error) {
@@ -113,6 +145,8 @@ type request struct {
 	fate       fate
 	received   int64
 	finish     string
+
+	echo []string // the answer's tokens, escaped for JSON; nil for words
 
 	head      []byte // of every event, up to the text
 	text      []byte // not yet in an event
@@ -173,8 +207,14 @@ func (s *server) newRequest(c *conn, r *http.Request, body []byte, chat bool) (*
 		stream: key, prompt: len(tokens), target: naturalLength(s.config, key, limit, q.IgnoreEOS),
 		cancelled: out.gone.Load, owner: out,
 	}
+	if s.config.Echo && !q.IgnoreEOS {
+		if out.echo, err = echo(q.lastLine(chat)); err != nil {
+			return nil, invalid("%v", err)
+		}
+		out.target = min(max(len(out.echo), 1), limit)
+	}
 	out.finish = "length"
-	if out.target < limit {
+	if out.target < limit || out.echo != nil && out.target == len(out.echo) {
 		out.finish = "stop"
 	}
 	if out.fate.short {
@@ -209,6 +249,17 @@ func (s *server) head(r *request) []byte {
 		object, choice = "chat.completion.chunk", `{"index":0,"delta":{"content":"`
 	}
 	return fmt.Appendf(nil, `data: {"id":%q,"object":%q,"created":%d,"model":%s,"choices":[%s`, r.id, object, s.created, r.model, choice)
+}
+
+// appendToken appends the i-th token of the answer, as it stands in JSON.
+func (r *request) appendToken(b []byte, i int) []byte {
+	switch {
+	case r.echo == nil:
+		return append(append(b, ' '), word(r.sequence.stream, i)...)
+	case i < len(r.echo):
+		return append(b, r.echo[i]...)
+	}
+	return b
 }
 
 // event appends an event with a text that needs no escape.

@@ -185,6 +185,57 @@ func TestServer_Chat(t *testing.T) {
 	}
 }
 
+// TestServer_Echo: the last line of the prompt comes back where the answer may end
+// by itself, streamed or not, and words come where it may not.
+func TestServer_Echo(t *testing.T) {
+	t.Parallel()
+	c := fast()
+	c.Echo = true
+	url, _ := start(t, c)
+	const last = `say "naïve" <ok> 日本語`
+	text := func(path string, body map[string]any) (answer, finish string) {
+		t.Helper()
+		b, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, got, err := exchange(t, url, path, string(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := []frame{{}}
+		if body["stream"] == true {
+			list, _ = frames(t, got)
+		} else if err := json.Unmarshal([]byte(got), &list[0]); err != nil {
+			t.Fatalf("%s: %v", got, err)
+		}
+		for _, f := range list {
+			for _, choice := range f.Choices {
+				answer += choice.Text + choice.Delta.Content + choice.Message.Content
+				if choice.Finish != nil {
+					finish = *choice.Finish
+				}
+			}
+		}
+		return answer, finish
+	}
+	chat := []map[string]string{{"role": "user", "content": "first\n" + last + "\n"}}
+	for _, stream := range []bool{false, true} {
+		if got, finish := text("/v1/completions", map[string]any{"prompt": "x\n" + last, "max_tokens": 50, "stream": stream}); got != last || finish != "stop" {
+			t.Errorf("completion: %q, %q", got, finish)
+		}
+		if got, finish := text("/v1/chat/completions", map[string]any{"messages": chat, "max_tokens": 50, "stream": stream}); got != last || finish != "stop" {
+			t.Errorf("chat: %q, %q", got, finish)
+		}
+	}
+	if got, finish := text("/v1/completions", map[string]any{"prompt": last, "max_tokens": 2}); !strings.HasPrefix(last, got) || got == "" || finish != "length" {
+		t.Errorf("cut off: %q, %q", got, finish)
+	}
+	if got, _ := text("/v1/completions", map[string]any{"prompt": last, "max_tokens": 3, "ignore_eos": true}); strings.Contains(last, got) {
+		t.Errorf("with ignore_eos: %q", got)
+	}
+}
+
 func TestServer_StreamShapes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
