@@ -41,12 +41,13 @@ var layers = map[string]layer{
 	"setting": domain, "strictyaml": domain, "sweep": domain, "site": domain, "lifecycle": domain, "fingerprint": domain,
 	"batch": domain, "workload": domain, "result": domain, "metrics": domain, "stats": domain,
 	"schedule": domain, "aggregate": domain, "compare": domain, "regress": domain, "cost": domain, "plan": domain, "reuse": domain,
+	"quality": domain,
 
 	"slurm": adapter, "jobscript": adapter, "store": adapter, "resultfile": adapter, "bundle": adapter, "seal": adapter, "spool": adapter,
 	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "mail": adapter, "nvml": adapter,
 
 	"runner/preflight": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,
-	"runner/loadgen": node, "runner/audit": node, "runner/gang": node,
+	"runner/loadgen": node, "runner/audit": node, "runner/gang": node, "runner/evaluate": node,
 
 	"submit": service, "track": service, "collect": service, "cron": service, "judge": service, "notify": service, "sitecheck": service, "web": service,
 	"runner": service, "sim": service, "devcluster": service, "bench": service,
