@@ -288,7 +288,14 @@ alter table result
     add column tokens_per_s_user_p90_r7 double precision,
     add column tokens_per_s_user_p95_r7 double precision,
     add column tokens_per_s_user_p99_r7 double precision,
-    add column tokens_per_s_user_mean double precision;
+    add column tokens_per_s_user_mean double precision,
+    add column quality_score double precision,
+    add column quality_stddev double precision,
+    add column quality_items double precision,
+    add column quality_scored double precision,
+    add column quality_failed double precision,
+    add column quality_truncated double precision,
+    add column quality_seconds double precision;
 alter table result_window
     add column output_tokens_per_s double precision,
     add column input_tokens_per_s double precision,

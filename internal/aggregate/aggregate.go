@@ -40,7 +40,7 @@ const (
 func Headline() []string {
 	return []string{
 		throughputMetric, "achieved_rate", "ttft_p50" + MergedSuffix, tailMetric + MergedSuffix, "tpot_p50" + MergedSuffix, "e2e_p95" + MergedSuffix,
-		"goodput",
+		"goodput", metrics.QualityScore,
 	}
 }
 

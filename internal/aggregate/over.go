@@ -64,7 +64,7 @@ func overRuns(m metrics.Metric, runs []Run) values {
 
 // ratioScale says whether a unit's noise is multiplicative: rates, times and
 // energies are; shares and counts are not.
-func ratioScale(unit string) bool { return unit != "ratio" && unit != "requests" }
+func ratioScale(unit string) bool { return unit != "ratio" && unit != "requests" && unit != "items" }
 
 func (o values) scale() string {
 	if o.log {

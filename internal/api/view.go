@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sbench/internal/aggregate"
+	"sbench/internal/quality"
 )
 
 // SweepSummary is one line of the queue.
@@ -199,10 +200,14 @@ type Transition struct {
 
 // Results is the answer of GET /v1/sweeps/{id}/results.
 type Results struct {
-	SweepID  int64    `json:"sweep_id"`
-	Name     string   `json:"name"`
-	Complete bool     `json:"complete"`
-	Settings []Result `json:"settings"`
+	SweepID  int64  `json:"sweep_id"`
+	Name     string `json:"name"`
+	Complete bool   `json:"complete"`
+	// Quality is what was asked after each measurement, and QualityHash says which
+	// scores are scores of the same thing; absent where nothing was.
+	Quality     *quality.Definition `json:"quality,omitempty"`
+	QualityHash string              `json:"quality_hash,omitempty"`
+	Settings    []Result            `json:"settings"`
 }
 
 // Result is one setting's row.

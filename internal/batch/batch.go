@@ -6,6 +6,7 @@ package batch
 import (
 	"time"
 
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 )
 
@@ -125,4 +126,7 @@ type Run struct {
 	// MaxErrorRate is the share of failed requests above which the attempt is
 	// labelled `errors`.
 	MaxErrorRate float64 `json:"max_error_rate"`
+	// Quality is what the engine is asked after the measurement, with the absolute
+	// path of its items; nil for nothing. TimeLimit has its time.
+	Quality *quality.Definition `json:"quality,omitempty"`
 }

@@ -130,6 +130,14 @@ func (s *Spec) Validate() error {
 			case r.TimeLimit <= 0:
 				return bad("run %d has no time limit", r.ID)
 			}
+			if q := r.Quality; q != nil {
+				if err := q.Validate(); err != nil {
+					return bad("run %d: %v", r.ID, err)
+				}
+				if q.ItemsPath != "" && !path.IsAbs(q.ItemsPath) {
+					return bad("run %d: the path %q of its items is not absolute", r.ID, q.ItemsPath)
+				}
+			}
 			seen[r.ID], settings[r.SettingHash] = true, true
 		}
 	}

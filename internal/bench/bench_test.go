@@ -102,7 +102,7 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(doc.Bytes(), &parsed); err != nil {
 		t.Fatal(err)
 	}
-	if parsed.Valid == nil || len(parsed.Windows) != 1 || *parsed.Windows[0].TargetRate != 60 || len(parsed.Windows[0].Metrics) != len(metrics.Table()) || parsed.Units["ttft_p95"] != "s" {
+	if parsed.Valid == nil || len(parsed.Windows) != 1 || *parsed.Windows[0].TargetRate != 60 || len(parsed.Windows[0].Metrics) != len(metrics.WindowTable()) || parsed.Units["ttft_p95"] != "s" {
 		t.Errorf("%s", doc.String())
 	}
 

@@ -58,7 +58,7 @@ func (r Report) Document() Document {
 		}
 		d.Windows = append(d.Windows, doc)
 	}
-	for _, m := range metrics.Table() {
+	for _, m := range metrics.WindowTable() {
 		d.Units[m.Name] = m.Unit
 	}
 	return d
@@ -77,7 +77,7 @@ type Base struct{ Name, Unit string }
 // Bases are the request-level quantities in the order of the table.
 func Bases() []Base {
 	var bases []Base
-	for _, m := range metrics.Table() {
+	for _, m := range metrics.WindowTable() {
 		if m.Level == metrics.LevelRequest && (len(bases) == 0 || bases[len(bases)-1].Name != m.Base) {
 			bases = append(bases, Base{m.Base, m.Unit})
 		}
@@ -89,7 +89,7 @@ func Bases() []Base {
 // have a value, but the counts of outcomes that did not occur.
 func RunMetrics(w result.Window) []metrics.Metric {
 	var shown []metrics.Metric
-	for _, m := range metrics.Table() {
+	for _, m := range metrics.WindowTable() {
 		v := w.Metrics[m.Name]
 		if m.Level != metrics.LevelRun || v == nil || (*v == 0 && m.Unit == "requests") {
 			continue

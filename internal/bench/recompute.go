@@ -150,7 +150,7 @@ func (s Stored) Recompute(slo metrics.SLO) (Recomputed, error) {
 		now := metrics.Compute(s.Requests, result.Window{Index: was.Index, OfferedRate: was.OfferedRate, Start: was.Start, End: was.End}, slo)
 		w := RecomputedWindow{Index: was.Index, TargetRate: was.OfferedRate}
 		keepEnergy(&now, was)
-		for _, m := range metrics.Table() {
+		for _, m := range metrics.WindowTable() {
 			c := Change{Name: m.Name, Unit: m.Unit, Stored: was.Metrics[m.Name], Recomputed: now.Metrics[m.Name], Reason: now.NullReasons[m.Name]}
 			c.Kept = kept(m, slo, dropped)
 			if c.Kept != "" {

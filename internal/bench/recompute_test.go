@@ -81,7 +81,7 @@ func recompute(t *testing.T, path string, slo metrics.SLO) map[string]Change {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(again.Windows) != 1 || len(again.Windows[0].Changes) != len(metrics.Table()) {
+	if len(again.Windows) != 1 || len(again.Windows[0].Changes) != len(metrics.WindowTable()) {
 		t.Fatalf("%d windows", len(again.Windows))
 	}
 	changes := map[string]Change{}

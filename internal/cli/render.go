@@ -15,6 +15,7 @@ import (
 	"sbench/internal/batch"
 	"sbench/internal/jobscript"
 	"sbench/internal/plan"
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 	"sbench/internal/site"
 	"sbench/internal/sweep"
@@ -127,7 +128,7 @@ func planned(s *site.Site, src *source, x sweep.Expansion) ([]plan.Batch, error)
 			}
 			runs = append(runs, plan.Run{
 				ID: int64(len(runs) + 1), SettingHash: e.Hash, Checkpoint: plan.Checkpoint(&e.Setting), Repeat: k,
-				Limit: plan.RunLimit(&e.Setting, s.Engine.StartTimeout), Shape: shape,
+				Limit: plan.RunLimit(&e.Setting, s.Engine.StartTimeout) + src.file.Quality.Budget(), Shape: shape,
 			})
 		}
 	}
@@ -199,12 +200,22 @@ func specOf(s *site.Site, src *source, x sweep.Expansion, b plan.Batch, token st
 			spec.Settings[r.SettingHash] = resolved(s, e.Setting)
 			task.Runs = append(task.Runs, batch.Run{
 				ID: r.ID, SettingHash: r.SettingHash, SeriesHash: e.Series, Repeat: r.Repeat, TimeLimit: r.Limit,
-				SLO: src.file.SLO, MaxErrorRate: src.file.MaxErrorRate,
+				SLO: src.file.SLO, MaxErrorRate: src.file.MaxErrorRate, Quality: asked(s, src.file.Quality),
 			})
 		}
 		spec.Tasks = append(spec.Tasks, task)
 	}
 	return spec
+}
+
+// asked makes the path of the items absolute.
+func asked(s *site.Site, d *quality.Definition) *quality.Definition {
+	if d == nil || d.ItemsPath == "" {
+		return d
+	}
+	own := *d
+	own.ItemsPath = s.ModelPath(d.ItemsPath)
+	return &own
 }
 
 // resolved makes the paths of a setting absolute; they are labels.

@@ -183,6 +183,9 @@ func resultsTable(r api.Results, shown []string, parsable bool) *table {
 		if a := s.Adaptive; a != nil && a.Decided != "" {
 			lines = append(lines, a.Decided)
 		}
+		if q, ok := s.Metrics[metrics.QualityScore]; ok && r.Quality != nil && s.NValid > 0 && q.Mean == nil {
+			lines = append(lines, "no quality score: "+dash(printable(q.NullReason)))
+		}
 		if c := s.CarriedFrom; c != nil {
 			lines = append(lines, fmt.Sprintf("carried from sweep %d, measured %s: not run again", c.SweepID, clock(c.MeasuredAt)))
 		}

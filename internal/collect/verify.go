@@ -198,6 +198,9 @@ func decode(out *store.Sealed, m result.Manifest, read map[string][]byte) error 
 	if err := checkMetrics(r.Metrics); err != nil {
 		return refuse("%s: %w", result.ResultFile, err)
 	}
+	if err := checkQuality(r.Metrics); err != nil {
+		return refuse("%s: %w", result.ResultFile, err)
+	}
 	for i := range windows {
 		w := &windows[i]
 		if err := checkMetrics(w.Metrics); err != nil {
@@ -253,6 +256,26 @@ func checkMetrics(m result.Metrics) error {
 // sane reports whether a metric may have the value: all of them are times, counts,
 // rates and shares. NaN is not.
 func sane(v float64) bool { return v >= leastMetric && v <= maxMetric }
+
+// checkQuality refuses scores that no evaluation gives: outside of 0 to 1, or a total
+// although items have none.
+func checkQuality(m result.Metrics) error {
+	score, items, scored := m[metrics.QualityScore], m[metrics.QualityItems], m[metrics.QualityScored]
+	if score == nil {
+		return nil
+	}
+	if !(*score >= 0 && *score <= 1) || items == nil || scored == nil || *items < 1 || *items != *scored {
+		return fmt.Errorf("a score of %v of %v items, of which %v have one", *score, text(items), text(scored))
+	}
+	return nil
+}
+
+func text(v *float64) string {
+	if v == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*v)
+}
 
 // printable makes a text that PostgreSQL takes and a terminal survives.
 func printable(text string, limit int) string {

@@ -16,7 +16,7 @@ func Compute(rows []result.Request, w result.Window, slo SLO) result.Window {
 		rows: rows, start: w.Start, end: w.End, seconds: float64(w.End-w.Start) / 1e9,
 		values: result.Metrics{}, reasons: map[string]string{}, histograms: map[string][]byte{},
 	}
-	table := Table()
+	table := WindowTable()
 	for _, m := range table {
 		c.values[m.Name] = nil
 	}

@@ -265,7 +265,7 @@ func TestCompute_AnyRows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := rapid.SliceOfN(rapid.Custom(anyRow), 0, 40).Draw(t, "rows")
 		w := Compute(rows, window(1, 3), SLO{"ttft_p99": 0.5, "tpot": 0.1})
-		for _, m := range Table() {
+		for _, m := range WindowTable() {
 			v := w.Metrics[m.Name]
 			switch {
 			case v == nil && w.NullReasons[m.Name] == "":
@@ -276,8 +276,8 @@ func TestCompute_AnyRows(t *testing.T) {
 				t.Fatalf("%s is negative: %v", m.Name, *v)
 			}
 		}
-		if len(w.Metrics) != len(Table()) {
-			t.Fatalf("%d metrics, the table has %d", len(w.Metrics), len(Table()))
+		if len(w.Metrics) != len(WindowTable()) {
+			t.Fatalf("%d metrics, the table has %d", len(w.Metrics), len(WindowTable()))
 		}
 		slices.Reverse(rows)
 		again := Compute(rows, window(1, 3), SLO{"ttft_p99": 0.5, "tpot": 0.1})

@@ -106,7 +106,7 @@ func TestCompute_DegenerateDocuments(t *testing.T) {
 		if err != nil || strings.Contains(string(text), "NaN") || strings.Contains(string(text), "Inf") {
 			t.Errorf("%s: %v, %s", name, err, text)
 		}
-		for _, m := range Table() {
+		for _, m := range WindowTable() {
 			if w.Metrics[m.Name] == nil && w.NullReasons[m.Name] == "" {
 				t.Errorf("%s: %s is null without a reason", name, m.Name)
 			}

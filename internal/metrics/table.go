@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"sbench/internal/result"
@@ -28,6 +29,7 @@ type Level string
 const (
 	LevelRequest Level = "request"
 	LevelRun     Level = "run"
+	LevelAttempt Level = "attempt"
 )
 
 // Statistic is how a request-level metric summarises its samples.
@@ -50,7 +52,7 @@ const (
 // Metric is one row of the table: what a number is called and what it means.
 type Metric struct {
 	Name   string // ttft_p95: JSON key, SQL and Parquet column
-	Unit   string // s, 1/s, tokens, tokens/s, requests, ratio, J, J/token
+	Unit   string // s, 1/s, tokens, tokens/s, requests, items, ratio, J, J/token
 	Better Direction
 	Level  Level
 	Base   string    // request level: what is summarised, "ttft"; "" at run level
@@ -122,6 +124,12 @@ func Outcomes() []result.Outcome {
 // is the caller's own.
 func Table() []Metric { return slices.Clone(table()) }
 
+// WindowTable lists the metrics that a load point has, in the order of its columns:
+// all but those of an attempt. The slice is the caller's own.
+func WindowTable() []Metric {
+	return slices.DeleteFunc(Table(), func(m Metric) bool { return m.Level == LevelAttempt })
+}
+
 // table is made once: it is asked for with every attempt.
 var table = sync.OnceValue(makeTable)
 
@@ -135,7 +143,36 @@ func makeTable() []Metric {
 			})
 		}
 	}
-	return table
+	return append(table, attemptTable()...)
+}
+
+// The metrics of an evaluation of the engine's answers after the measurement.
+const (
+	QualityScore     = "quality_score"
+	QualityStdDev    = "quality_stddev"
+	QualityItems     = "quality_items"
+	QualityScored    = "quality_scored"
+	QualityFailed    = "quality_failed"
+	QualityTruncated = "quality_truncated"
+	QualitySeconds   = "quality_seconds"
+)
+
+// IsQuality says that a metric is of the evaluation.
+func IsQuality(name string) bool { return strings.HasPrefix(name, "quality_") }
+
+func attemptTable() []Metric {
+	row := func(name, unit string, better Direction, doc string) Metric {
+		return Metric{Name: name, Unit: unit, Better: better, Level: LevelAttempt, Doc: doc}
+	}
+	return []Metric{
+		row(QualityScore, "ratio", Higher, "mean score of the items of the evaluation after the measurement; null without one, and where an item has no score"),
+		row(QualityStdDev, "ratio", Neutral, "sample standard deviation of the scores over the items"),
+		row(QualityItems, "items", Neutral, "items of the evaluation"),
+		row(QualityScored, "items", Higher, "items that have a score"),
+		row(QualityFailed, "items", Lower, "items that have none: the engine gave no answer, or the time was over"),
+		row(QualityTruncated, "items", Lower, "answers that the limit on output tokens cut off; null with a command"),
+		row(QualitySeconds, "s", Neutral, "how long the evaluation took; no part of any measurement"),
+	}
 }
 
 func statDoc(s Statistic) string {

@@ -61,7 +61,8 @@ type Manifest struct {
 	Valid       bool     `json:"valid"`
 	EnvVerified bool     `json:"env_verified"`
 	Checks      []Check  `json:"checks"`
-	Runner      string   `json:"runner"` // version of sbench-runner
+	Quality     *Quality `json:"quality,omitempty"` // nil where no answers were asked for
+	Runner      string   `json:"runner"`            // version of sbench-runner
 	Files       []File   `json:"files"`
 }
 
@@ -83,6 +84,7 @@ type Result struct {
 	Findings       []string // names of failed finding checks: saturated, errors, …
 	MetricsVersion string
 	PlanHash       string
+	QualityHash    string         // quality.Definition.Hash; "" where no answers were asked for
 	Axes           map[string]any // setting.Axes keys; values as setting.Setting.Axes gives them
 	Metrics        Metrics
 	NullReasons    map[string]string // metric → why it is null

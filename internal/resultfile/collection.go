@@ -35,8 +35,9 @@ type Collection struct {
 func NewCollection(outputs map[string]io.Writer) *Collection {
 	return &Collection{
 		flat: map[string]*flatWriter{
-			"result": newFlatWriter(outputs["result"], "result", resultColumns()),
-			"window": newFlatWriter(outputs["window"], "window", windowColumns()),
+			"result":  newFlatWriter(outputs["result"], "result", resultColumns()),
+			"window":  newFlatWriter(outputs["window"], "window", windowColumns()),
+			"quality": newFlatWriter(outputs["quality"], "quality", qualityColumns()),
 		},
 		requests:  parquet.NewGenericWriter[requestRow](outputs["requests"], options()...),
 		telemetry: parquet.NewGenericWriter[telemetryRow](outputs["telemetry"], options()...),
@@ -49,7 +50,7 @@ func NewCollection(outputs map[string]io.Writer) *Collection {
 // read is an error and leaves nothing behind.
 func (c *Collection) Add(content map[string][]byte) error {
 	flat := map[string][]row{}
-	for kind, columns := range map[string][]column{"result": resultColumns(), "window": windowColumns()} {
+	for kind, columns := range map[string][]column{"result": resultColumns(), "window": windowColumns(), "quality": qualityColumns()} {
 		if content[kind] == nil {
 			continue
 		}
@@ -94,7 +95,7 @@ func decodeOptional[T result.Request | result.Telemetry](content []byte, binding
 
 // Close ends the files and returns how many rows of each kind there are.
 func (c *Collection) Close() (map[string]int64, error) {
-	for _, w := range []interface{ Close() error }{c.flat["result"], c.flat["window"], c.requests, c.telemetry} {
+	for _, w := range []interface{ Close() error }{c.flat["result"], c.flat["window"], c.flat["quality"], c.requests, c.telemetry} {
 		if err := w.Close(); err != nil {
 			return nil, fmt.Errorf("encode parquet: %w", err)
 		}

@@ -99,10 +99,11 @@ func axisKind(a setting.Axis) kind {
 	return kindString
 }
 
-// metricColumns are the metrics, and the histograms of what they summarise.
-func metricColumns() []column {
+// metricColumns are the metrics of a table, and the histograms of what they
+// summarise.
+func metricColumns(table []metrics.Metric) []column {
 	var columns []column
-	for _, m := range metrics.Table() {
+	for _, m := range table {
 		columns = append(columns, column{name: m.Name, kind: kindFloat, optional: true})
 	}
 	columns = append(columns, column{name: "null_reasons", kind: kindJSON})
@@ -141,7 +142,8 @@ func resultColumns() []column {
 		{name: "findings"}, // names, separated by commas
 		{name: "metrics_version"},
 		{name: "plan_hash"},
-	}, axisColumns(), metricColumns(), []column{
+		{name: "quality_hash"}, // what the quality numbers are of; "" where there are none
+	}, axisColumns(), metricColumns(metrics.Table()), []column{
 		{name: "checks", kind: kindJSON},
 		{name: "fingerprint", kind: kindJSON},
 	})
@@ -154,7 +156,21 @@ func windowColumns() []column {
 		{name: "window_start_ns", kind: kindInt},
 		{name: "window_end_ns", kind: kindInt},
 		{name: "findings"},
-	}, metricColumns())
+	}, metricColumns(metrics.WindowTable()))
+}
+
+// qualityColumns are those of the items of an evaluation.
+func qualityColumns() []column {
+	return slices.Concat(keyColumns(), []column{
+		{name: "quality_hash"},
+		{name: "item", kind: kindInt},
+		{name: "item_id"},
+		{name: "score", kind: kindFloat, optional: true},
+		{name: "reason"},
+		{name: "answer"},
+		{name: "finish_reason"},
+		{name: "output_tokens", kind: kindInt, optional: true},
+	})
 }
 
 // group is a parquet group whose fields keep their order.

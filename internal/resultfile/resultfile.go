@@ -1,4 +1,4 @@
-// Package resultfile is the Parquet form of an attempt: the four kinds of rows,
+// Package resultfile is the Parquet form of an attempt: the five kinds of rows,
 // each carrying the key of its attempt and the hardware class, so that a file
 // says by itself what it is. It promises that what Encode wrote Decode returns,
 // and that a damaged or hostile file is an error: never a panic, and never more
@@ -165,6 +165,7 @@ func options() []parquet.WriterOption {
 		// bound would be a copy that is not compressed.
 		parquet.DataPageStatistics(false),
 		parquet.SkipPageBounds("detail"),
+		parquet.SkipPageBounds("answer"),
 		parquet.CreatedBy("sbench", result.MetricsVersion, ""),
 	}
 }

@@ -24,7 +24,7 @@ func EncodeResult(w io.Writer, r result.Result) error {
 		"nodes":      strings.Join(r.Attempt.Nodes, ","),
 		"started_at": r.Attempt.StartedAt.UnixMicro(), "ended_at": r.Attempt.EndedAt.UnixMicro(),
 		"valid": r.Valid, "env_verified": r.EnvVerified, "findings": strings.Join(r.Findings, ","),
-		"metrics_version": r.MetricsVersion, "plan_hash": r.PlanHash,
+		"metrics_version": r.MetricsVersion, "plan_hash": r.PlanHash, "quality_hash": r.QualityHash,
 		"fingerprint": []byte(orNull(r.Fingerprint)),
 	})
 	var err error
@@ -36,7 +36,7 @@ func EncodeResult(w io.Writer, r result.Result) error {
 			return fmt.Errorf("encode axis %s: %w", a.Key, err)
 		}
 	}
-	if err := metricsRow(out, r.Metrics, r.NullReasons, r.Histograms); err != nil {
+	if err := metricsRow(out, metrics.Table(), r.Metrics, r.NullReasons, r.Histograms); err != nil {
 		return err
 	}
 	return encodeRows(w, "result", resultColumns(), []row{out})
@@ -79,6 +79,7 @@ func decodeResult(content []byte, columns []column, whole bool) (result.Result, 
 	out := result.Result{
 		Attempt: in.attempt(), Valid: in.bool("valid"), EnvVerified: in.bool("env_verified"),
 		Findings: in.list("findings"), MetricsVersion: in.string("metrics_version"), PlanHash: in.string("plan_hash"),
+		QualityHash: in.string("quality_hash"),
 		Fingerprint: in.json("fingerprint"),
 	}
 	if whole {
@@ -88,7 +89,7 @@ func decodeResult(content []byte, columns []column, whole bool) (result.Result, 
 			out.Axes[a.Key] = in.axis(a)
 		}
 	}
-	out.Metrics, out.NullReasons, out.Histograms = in.metrics()
+	out.Metrics, out.NullReasons, out.Histograms = in.metrics(metrics.Table())
 	if in.err != nil {
 		return result.Result{}, fmt.Errorf("decode result: %w", in.err)
 	}
@@ -104,7 +105,7 @@ func EncodeWindows(w io.Writer, a result.Attempt, windows []result.Window) error
 			"window_index": int64(x.Index), "window_offered_rate_per_s": x.OfferedRate,
 			"window_start_ns": x.Start, "window_end_ns": x.End, "findings": strings.Join(x.Findings, ","),
 		})
-		if err := metricsRow(out, x.Metrics, x.NullReasons, x.Histograms); err != nil {
+		if err := metricsRow(out, metrics.WindowTable(), x.Metrics, x.NullReasons, x.Histograms); err != nil {
 			return err
 		}
 		rows = append(rows, out)
@@ -138,13 +139,55 @@ func decodeWindows(content []byte, columns []column) ([]result.Window, error) {
 			Index: int(in.int("window_index")), OfferedRate: in.float("window_offered_rate_per_s"),
 			Start: in.int("window_start_ns"), End: in.int("window_end_ns"), Findings: in.list("findings"),
 		}
-		x.Metrics, x.NullReasons, x.Histograms = in.metrics()
+		x.Metrics, x.NullReasons, x.Histograms = in.metrics(metrics.WindowTable())
 		if in.err != nil {
 			return nil, fmt.Errorf("decode windows: %w", in.err)
 		}
 		windows = append(windows, x)
 	}
 	return windows, nil
+}
+
+// EncodeQuality writes the items of the evaluation after an attempt's measurement.
+// hash says what their scores are of.
+func EncodeQuality(w io.Writer, a result.Attempt, hash string, items []result.QualityItem) error {
+	rows := make([]row, len(items))
+	for i, x := range items {
+		rows[i] = keyRow(a)
+		maps.Copy(rows[i], row{
+			"quality_hash": hash, "item": int64(x.Index), "item_id": x.ID, "reason": x.Reason, "answer": x.Answer, "finish_reason": x.FinishReason,
+		})
+		if x.Score != nil {
+			rows[i]["score"] = *x.Score
+		}
+		if x.OutputTokens != nil {
+			rows[i]["output_tokens"] = *x.OutputTokens
+		}
+	}
+	return encodeRows(w, "quality", qualityColumns(), rows)
+}
+
+// DecodeQuality reads them back.
+func DecodeQuality(content []byte) ([]result.QualityItem, error) {
+	rows, err := decodeRows(content, qualityColumns())
+	if err != nil {
+		return nil, fmt.Errorf("decode quality: %w", err)
+	}
+	items := make([]result.QualityItem, len(rows))
+	for i, row := range rows {
+		in := reader{row: row}
+		items[i] = result.QualityItem{
+			Index: int(in.int("item")), ID: in.string("item_id"), Reason: in.string("reason"), Answer: in.string("answer"),
+			FinishReason: in.string("finish_reason"),
+		}
+		if v, ok := row["score"].(float64); ok {
+			items[i].Score = &v
+		}
+		if v, ok := row["output_tokens"].(int64); ok {
+			items[i].OutputTokens = &v
+		}
+	}
+	return items, nil
 }
 
 func keyRow(a result.Attempt) row {
@@ -155,9 +198,9 @@ func keyRow(a result.Attempt) row {
 	}
 }
 
-func metricsRow(out row, values result.Metrics, reasons map[string]string, hdr map[string][]byte) error {
+func metricsRow(out row, table []metrics.Metric, values result.Metrics, reasons map[string]string, hdr map[string][]byte) error {
 	known := 0
-	for _, m := range metrics.Table() {
+	for _, m := range table {
 		v, ok := values[m.Name]
 		if ok {
 			known++
@@ -276,9 +319,9 @@ func (r *reader) axis(a setting.Axis) any {
 	}
 }
 
-func (r *reader) metrics() (result.Metrics, map[string]string, map[string][]byte) {
+func (r *reader) metrics(table []metrics.Metric) (result.Metrics, map[string]string, map[string][]byte) {
 	values := result.Metrics{}
-	for _, m := range metrics.Table() {
+	for _, m := range table {
 		values[m.Name] = nil
 		if f, ok := r.row[m.Name].(float64); ok {
 			values[m.Name] = &f

@@ -58,7 +58,7 @@ func sample() result.Result {
 	s.Workload.Ladder = []float64{1, 2.5}
 	r := result.Result{
 		Attempt: attempt, Valid: true, EnvVerified: true, Findings: []string{"saturated", "errors"},
-		MetricsVersion: result.MetricsVersion, PlanHash: "ph", Axes: s.AxisValues(),
+		MetricsVersion: result.MetricsVersion, PlanHash: "ph", QualityHash: "qh", Axes: s.AxisValues(),
 		Metrics: result.Metrics{}, NullReasons: map[string]string{}, Histograms: map[string][]byte{"ttft": {1, 2, 0}},
 		Checks:      []result.Check{{Name: "c", Kind: result.CheckHarness, Verdict: result.VerdictPass, Reason: "because"}},
 		Fingerprint: json.RawMessage(`{"version":1}`),
@@ -105,6 +105,11 @@ func TestResult_RoundTrip(t *testing.T) {
 func TestWindows_RoundTrip(t *testing.T) {
 	t.Parallel()
 	r := sample()
+	for name := range r.Metrics {
+		if metrics.IsQuality(name) { // of an attempt, not of a load point
+			delete(r.Metrics, name)
+		}
+	}
 	for _, n := range []int{0, 1, 3} {
 		var want []result.Window
 		for i := range n {
@@ -123,6 +128,29 @@ func TestWindows_RoundTrip(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%d windows (-wrote +read):\n%s", n, diff)
+		}
+	}
+}
+
+func TestQuality_RoundTrip(t *testing.T) {
+	t.Parallel()
+	zero, half, tokens := 0.0, 0.5, int64(7)
+	want := []result.QualityItem{
+		{Index: 0, ID: "a", Score: &half, Answer: "an answer\n", FinishReason: "stop", OutputTokens: &tokens},
+		{Index: 1, Score: &zero, FinishReason: "length"},
+		{Index: 2, Reason: "HTTP 500"},
+	}
+	for n := range len(want) + 1 {
+		var b bytes.Buffer
+		if err := EncodeQuality(&b, attempt, "qh", want[:n]); err != nil {
+			t.Fatal(err)
+		}
+		got, err := DecodeQuality(b.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want[:n], got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%d items (-wrote +read):\n%s", n, diff)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Kinds lists the kinds of row, which are the names of the files in schema/.
-func Kinds() []string { return []string{"result", "window", "requests", "telemetry"} }
+func Kinds() []string { return []string{"result", "window", "requests", "telemetry", "quality"} }
 
 // Schema is the schema of a kind as text, in the notation of the Parquet format.
 func Schema(kind string) (string, error) {
@@ -17,6 +17,8 @@ func Schema(kind string) (string, error) {
 		s = schemaOf(kind, resultColumns())
 	case "window":
 		s = schemaOf(kind, windowColumns())
+	case "quality":
+		s = schemaOf(kind, qualityColumns())
 	case "requests":
 		s = parquet.NewSchema(kind, parquet.SchemaOf(requestRow{}))
 	case "telemetry":

@@ -78,7 +78,9 @@ func (a *attempt) takeOver() {
 // keep leaves the server to the next run. It returns nil where there is nothing to
 // keep, and the server has to end with this run.
 func (a *attempt) keep() *life {
-	if !a.more || a.engine == nil || a.gang != nil || lifeKey(a.setting) == "" || a.engineEnded(false) {
+	// A server that was asked for answers ends: no measurement comes after an
+	// evaluation on the same server.
+	if a.evaluated != nil || !a.more || a.engine == nil || a.gang != nil || lifeKey(a.setting) == "" || a.engineEnded(false) {
 		return nil
 	}
 	l := &life{

@@ -70,6 +70,7 @@ type attempt struct {
 	clocks      *lockedClocks // nil where this runner has locked none
 	telemetry   []result.Telemetry
 	measured    *measurement
+	evaluated   *evaluation // nil where no answers are asked for
 
 	shared *life // of the run before; nil: this run starts its server
 	kept   *life // for the run after; nil: the server ended with this run
@@ -256,6 +257,8 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 		{"measure", a.measure},
 		// A signal that comes now finds the measurement complete.
 		{"verify again", func(ctx context.Context) error { return a.verifyAgain(context.WithoutCancel(ctx)) }},
+		// The measurement is over, and nothing that comes now can touch it.
+		{"evaluate", func(ctx context.Context) error { a.evaluate(ctx); return nil }},
 	}
 	for _, s := range steps {
 		began := time.Now()
@@ -407,7 +410,7 @@ func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
 	if a.measured != nil {
 		if err := a.writeFiles(); err != nil {
 			a.log.Error("write results", "error", err)
-			for _, name := range []string{result.ResultFile, result.WindowFile, result.RequestsFile, result.TelemetryFile} {
+			for _, name := range []string{result.ResultFile, result.WindowFile, result.RequestsFile, result.TelemetryFile, result.QualityFile} {
 				_ = a.writer.Drop(name)
 			}
 			m.ExitClass, m.Valid, m.EnvVerified, m.Signature = lifecycle.ExitInternal, false, false, ""

@@ -279,7 +279,8 @@ func (a *attempt) modelBind() batch.Bind {
 }
 
 // command is how argv is run where the engine runs: in the image, or on the host.
-func (a *attempt) command(argv []string) (proc.Spec, error) {
+// more is what an image sees besides.
+func (a *attempt) command(argv []string, more ...batch.Bind) (proc.Spec, error) {
 	env := a.engineEnv()
 	spec := proc.Spec{Dir: a.dirs.temp, CPUs: a.engineCPUs()}
 	if a.setting.Image.Kind == setting.ImageHost {
@@ -310,7 +311,7 @@ func (a *attempt) command(argv []string) (proc.Spec, error) {
 			}
 		}
 	}
-	c.Binds = append(c.Binds, a.spec.Node.Binds...)
+	c.Binds = append(append(c.Binds, a.spec.Node.Binds...), more...)
 	var err error
 	if spec.Argv, err = c.Argv(argv); err != nil {
 		return spec, fail(lifecycle.ExitSpec, "container argv", err)

@@ -65,10 +65,15 @@ func axisRow(s *setting.Setting) ([]any, error) {
 	return row, nil
 }
 
-// metricColumns are the columns of every metric, on result and result_window.
-func metricColumns() []Column {
+// metricColumns are the columns of every metric, on result.
+func metricColumns() []Column { return columnsOfMetrics(metrics.Table()) }
+
+// windowMetricColumns are those on result_window.
+func windowMetricColumns() []Column { return columnsOfMetrics(metrics.WindowTable()) }
+
+func columnsOfMetrics(table []metrics.Metric) []Column {
 	var columns []Column
-	for _, m := range metrics.Table() {
+	for _, m := range table {
 		columns = append(columns, Column{m.Name, "double precision"})
 	}
 	return columns
@@ -79,7 +84,7 @@ func metricColumns() []Column {
 func TableColumns() map[string][]Column {
 	return map[string][]Column{
 		"result":        slices.Concat(axisColumns(), metricColumns()),
-		"result_window": metricColumns(),
+		"result_window": windowMetricColumns(),
 		"aggregate":     axisColumns(),
 	}
 }
@@ -97,11 +102,11 @@ var (
 	resultColumns = slices.Concat([]string{
 		"attempt_id", "run_id", "sweep_id", "setting_hash", "series_hash", "repeat", "site", "cluster", "hardware_class",
 		"nodes", "started_at", "ended_at", "valid", "env_verified", "findings", "metrics_version",
-		"plan_hash", "fingerprint_hash", "fingerprint", "null_reasons",
+		"plan_hash", "fingerprint_hash", "fingerprint", "null_reasons", "quality_hash",
 	}, names(axisColumns()), names(metricColumns()))
 	windowColumns = slices.Concat([]string{
 		"attempt_id", "window_index", "hardware_class", "offered_rate_per_s", "start_ns", "end_ns", "findings", "null_reasons",
-	}, names(metricColumns()))
+	}, names(windowMetricColumns()))
 )
 
 // sqlResultColumns reads valid results with all metrics, in the order of

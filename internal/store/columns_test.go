@@ -44,7 +44,7 @@ var ownColumns = map[string][]string{
 	"result": {
 		"attempt_id", "run_id", "sweep_id", "setting_hash", "series_hash", "repeat", "site", "cluster", "hardware_class", "nodes",
 		"started_at", "ended_at", "valid", "env_verified", "findings", "metrics_version", "plan_hash", "fingerprint_hash",
-		"fingerprint", "null_reasons",
+		"fingerprint", "null_reasons", "quality_hash",
 	},
 	"result_window": {"attempt_id", "window_index", "hardware_class", "offered_rate_per_s", "start_ns", "end_ns", "findings", "null_reasons"},
 	"aggregate": {

@@ -27,6 +27,7 @@ type Latest struct {
 	NTotal         int
 	IsFinal        bool
 	Mixed          bool
+	QualityHash    string // of the sweep that measured it; "" where it asked for no answers
 	Findings       []string
 	Attempts       []int64
 	CreatedAt      time.Time
@@ -36,8 +37,9 @@ type Latest struct {
 const (
 	latestColumns = `
        a.sweep_id, a.setting_hash, a.series_hash, a.site, a.hardware_class, a.metrics_version, a.n_valid, a.n_total, a.is_final,
-       a.mixed, a.findings, a.attempts, a.created_at, ss.setting
-  from aggregate a join sweep_setting ss on ss.sweep_id = a.sweep_id and ss.setting_hash = a.setting_hash`
+       a.mixed, s.quality_hash, a.findings, a.attempts, a.created_at, ss.setting
+  from aggregate a join sweep_setting ss on ss.sweep_id = a.sweep_id and ss.setting_hash = a.setting_hash
+  join sweep s on s.id = a.sweep_id`
 	sqlLatestOfSweep = `select distinct on (ss.ordinal)` + latestColumns + `
  where a.sweep_id = $1 order by ss.ordinal, a.version desc`
 	// The latest sweep that measured anything of each setting, by a skip over the

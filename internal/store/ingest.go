@@ -22,6 +22,7 @@ type Candidate struct {
 	SeriesHash    string
 	Repeat        int
 	HardwareClass string
+	QualityHash   string // of the sweep; "" where it asks for no answers
 	Token         string
 	TaskIndex     int
 	Site          string
@@ -75,7 +76,7 @@ type Sealed struct {
 
 const (
 	sqlIngestRuns = `
-select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class
+select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, s.quality_hash
   from run r join sweep s on s.id = r.sweep_id join setting c on c.setting_hash = r.setting_hash
  where r.id = any($1)`
 	sqlForgetRejected = `delete from rejected_attempt where dir = any($1)`
@@ -87,7 +88,8 @@ type ingestRun struct {
 	SeriesHash    string
 	Repeat        int
 	HardwareClass string
-	axes          []any // of axisRow; read only
+	QualityHash   string // of the sweep; "" where it asks for no answers
+	axes          []any  // of axisRow; read only
 }
 
 // Ingest stores sealed attempts with their results and lets the lifecycle judge
@@ -153,7 +155,7 @@ func (tx *Tx) ingestRuns(ctx context.Context, cache *axesCache, ids []int64) (ma
 	var keys []SettingKey
 	for rows.Next() {
 		var r ingestRun
-		if err := rows.Scan(&r.ID, &r.SweepID, &r.SettingHash, &r.SeriesHash, &r.Repeat, &r.HardwareClass); err != nil {
+		if err := rows.Scan(&r.ID, &r.SweepID, &r.SettingHash, &r.SeriesHash, &r.Repeat, &r.HardwareClass, &r.QualityHash); err != nil {
 			return nil, fmt.Errorf("read runs: %w", err)
 		}
 		runs[r.ID] = &r
@@ -173,7 +175,7 @@ func (tx *Tx) ingestRuns(ctx context.Context, cache *axesCache, ids []int64) (ma
 }
 
 func (tx *Tx) copyResults(ctx context.Context, sealed []Sealed, ids []int64, runs map[int64]*ingestRun) error {
-	table := metrics.Table()
+	table, windowTable := metrics.Table(), metrics.WindowTable()
 	var results, windows [][]any
 	for i := range sealed {
 		c := &sealed[i]
@@ -193,7 +195,7 @@ func (tx *Tx) copyResults(ctx context.Context, sealed []Sealed, ids []int64, run
 			row := []any{
 				ids[i], int32(w.Index), runs[c.Attempt.RunID].HardwareClass, w.OfferedRate, w.Start, w.End, texts(w.Findings), reasons,
 			}
-			windows = append(windows, appendMetrics(row, table, w.Metrics))
+			windows = append(windows, appendMetrics(row, windowTable, w.Metrics))
 		}
 	}
 	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"result"}, resultColumns, pgx.CopyFromRows(results)); err != nil {
@@ -215,7 +217,7 @@ func resultRow(c *Sealed, id int64, run *ingestRun, table []metrics.Metric) ([]a
 	row := []any{
 		id, run.ID, run.SweepID, run.SettingHash, run.SeriesHash, int32(run.Repeat), a.Site, a.Cluster, run.HardwareClass,
 		texts(a.Nodes), a.StartedAt, a.EndedAt, a.Valid, a.EnvVerified, texts(c.Result.Findings), c.Result.MetricsVersion,
-		c.Result.PlanHash, c.FingerprintHash, orNull(c.Result.Fingerprint), reasons,
+		c.Result.PlanHash, c.FingerprintHash, orNull(c.Result.Fingerprint), reasons, run.QualityHash,
 	}
 	return appendMetrics(append(row, run.axes...), table, c.Result.Metrics), nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sbench/internal/lifecycle"
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 )
 
@@ -34,13 +35,14 @@ type NewSweep struct {
 	Repeats        json.RawMessage // the repeat policy; nil for none
 	SLO            map[string]time.Duration
 	MaxErrorRate   float64
-	HardwareClass  string     // of the site: real, emulated
-	GPUHours       *float64   // forecast of held GPUs
-	BeginAt        *time.Time // not planned before
-	Held           bool       // not planned until released
-	Dependency     string     // what it waits for, as --dependency was written; "" for nothing
-	MailTypes      []string   // the events that mail is sent for; nil for none
-	MailUser       string     // to whom; "" for UserName
+	Quality        *quality.Definition // what is asked after each measurement; nil for nothing
+	HardwareClass  string              // of the site: real, emulated
+	GPUHours       *float64            // forecast of held GPUs
+	BeginAt        *time.Time          // not planned before
+	Held           bool                // not planned until released
+	Dependency     string              // what it waits for, as --dependency was written; "" for nothing
+	MailTypes      []string            // the events that mail is sent for; nil for none
+	MailUser       string              // to whom; "" for UserName
 	Budget         lifecycle.Budget
 	Settings       []NewSetting // in their order; no hash twice
 }
@@ -68,9 +70,9 @@ const (
 	sqlInsertSweep = `
 insert into sweep (name, user_name, uid, account, site, priority, idempotency_key, request_digest, file, options,
                    repeats, slo, max_error_rate, hardware_class, gpu_hours, begin_at, submitted_at, changed_at,
-                   n_settings, n_runs, dependency, dependency_state, mail_types, mail_user)
+                   n_settings, n_runs, dependency, dependency_state, mail_types, mail_user, quality, quality_hash)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20,
-        case when $20 = '' then 'met' else 'waiting' end, $21, $22)
+        case when $20 = '' then 'met' else 'waiting' end, $21, $22, $23, $24)
 on conflict (uid, idempotency_key) do nothing
 returning id`
 	sqlSweepOfKey     = `select id, request_digest from sweep where uid = $1 and idempotency_key = $2`
@@ -135,7 +137,7 @@ func (tx *Tx) createSweep(ctx context.Context, n NewSweep, digest string) (id in
 	}
 	err = tx.QueryRow(ctx, sqlInsertSweep, n.Name, n.UserName, n.UID, n.Account, n.Site, cmp.Or(n.Priority, "normal"),
 		key, digest, n.File, options, n.Repeats, slo, n.MaxErrorRate, n.HardwareClass, n.GPUHours, n.BeginAt, tx.now,
-		len(n.Settings), runs, n.Dependency, texts(n.MailTypes), cmp.Or(n.MailUser, n.UserName)).Scan(&id)
+		len(n.Settings), runs, n.Dependency, texts(n.MailTypes), cmp.Or(n.MailUser, n.UserName), n.Quality, n.Quality.Hash()).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		var first string
 		if err := tx.QueryRow(ctx, sqlSweepOfKey, n.UID, n.IdempotencyKey).Scan(&id, &first); err != nil {
@@ -253,6 +255,7 @@ type Sweep struct {
 	Repeats       json.RawMessage // nil where there is no policy
 	SLO           map[string]time.Duration
 	MaxErrorRate  float64
+	Quality       *quality.Definition // nil where nothing is asked
 	HardwareClass string
 	BeginAt       *time.Time
 	SubmittedAt   time.Time
@@ -261,7 +264,7 @@ type Sweep struct {
 }
 
 const sqlSweeps = `
-select id, name, user_name, uid, account, site, priority, options, repeats, slo, max_error_rate, hardware_class,
+select id, name, user_name, uid, account, site, priority, options, repeats, slo, max_error_rate, quality, hardware_class,
        begin_at, submitted_at, state, ended_at
   from sweep where id = any($1) order by id`
 

@@ -16,6 +16,7 @@ import (
 	"sbench/internal/jobscript"
 	"sbench/internal/lifecycle"
 	"sbench/internal/plan"
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 	"sbench/internal/store"
 	"sbench/sbatch"
@@ -274,7 +275,7 @@ func (s *Service) shape(ctx context.Context, pending store.Pending, drift map[st
 		}
 		runs = append(runs, plan.Run{
 			ID: r.ID, SettingHash: r.SettingHash, Checkpoint: plan.Checkpoint(&set), Repeat: r.Repeat,
-			Limit: history[r.SeriesHash].LimitFrom(&set, s.Site.Engine.StartTimeout), Shape: got.shape,
+			Limit: history[r.SeriesHash].LimitFrom(&set, s.Site.Engine.StartTimeout) + pending.Sweeps[r.SweepID].Quality.Budget(), Shape: got.shape,
 		})
 	}
 	return runs, impossible
@@ -380,12 +381,22 @@ func (s *Service) spec(token string, p plan.Batch, pending store.Pending) *batch
 			}
 			task.Runs = append(task.Runs, batch.Run{
 				ID: r.ID, Sweep: p.Shape.Sweep, SettingHash: r.SettingHash, SeriesHash: series[r.ID], Repeat: r.Repeat,
-				TimeLimit: r.Limit, SLO: sweep.SLO, MaxErrorRate: sweep.MaxErrorRate,
+				TimeLimit: r.Limit, SLO: sweep.SLO, MaxErrorRate: sweep.MaxErrorRate, Quality: s.asked(sweep.Quality),
 			})
 		}
 		spec.Tasks = append(spec.Tasks, task)
 	}
 	return spec
+}
+
+// asked makes the path of the items absolute.
+func (s *Service) asked(d *quality.Definition) *quality.Definition {
+	if d == nil || d.ItemsPath == "" {
+		return d
+	}
+	own := *d
+	own.ItemsPath = s.Site.ModelPath(d.ItemsPath)
+	return &own
 }
 
 // resolve makes the paths of a setting absolute; they are labels.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sbench/internal/diag"
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 )
 
@@ -38,6 +39,9 @@ type File struct {
 	// MaxErrorRate is the share of failed requests above which an attempt is
 	// labelled `errors`.
 	MaxErrorRate float64
+	// Quality is what the engine is asked after each measurement, and how its answers
+	// are scored; nil for nothing. It is read-only.
+	Quality *quality.Definition
 	// Directives are the #SBENCH lines of the head comment.
 	Directives []Directive
 

@@ -59,6 +59,7 @@ func (p *parser) top(root *strictyaml.Node) {
 		{Key: "reuse", Read: p.reuse},
 		{Key: "slo", Read: p.slo},
 		{Key: "max_error_rate", Read: p.share(&f.MaxErrorRate)},
+		{Key: "quality", Read: p.quality},
 		{Key: "setting", Read: func(n *strictyaml.Node, path string) {
 			doc.at.setting = n.At
 			doc.base = p.block(n, "", doc.places)
@@ -71,6 +72,7 @@ func (p *parser) top(root *strictyaml.Node) {
 	if !p.Fields(root, "", fields) {
 		return
 	}
+	p.qualityMetrics(doc.at.until)
 	start := diag.Pos{Line: root.At.Line, Column: root.At.Column}
 	for _, key := range []string{"sweep", "name", "setting"} {
 		if root.Get(key) == nil {

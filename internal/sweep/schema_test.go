@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sbench/internal/metrics"
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 	"sbench/internal/sweep"
 )
@@ -169,6 +170,28 @@ func headSchema() object {
 			"patternProperties": object{"^(ttft|ttft_service|ttfo|e2e|tpot)(_p(50|90|95|99))?$": aDuration()},
 		},
 		"max_error_rate": share,
+		"quality":        qualitySchema(),
+	}
+}
+
+// qualitySchema is what is asked after each measurement.
+func qualitySchema() object {
+	whole := func(least, most int) object { return object{"type": "integer", "minimum": least, "maximum": most} }
+	return object{
+		"type": "object", "additionalProperties": false, "required": []string{"method"},
+		"description": "questions to the engine after each measurement, and how its answers are scored",
+		"properties": object{
+			"method":            object{"enum": quality.Methods()},
+			"items":             record(object{"path": object{"type": "string", "minLength": 1}, "digest": matching("^[Ss][Hh][Aa]256:[0-9A-Fa-f]{64}$")}),
+			"command":           listOf(rendered()),
+			"count":             whole(1, quality.MaxItems),
+			"endpoint":          object{"enum": []string{"completions", "chat"}},
+			"max_output_tokens": whole(1, quality.MaxOutputTokens),
+			"temperature":       object{"type": "number", "minimum": 0, "maximum": 2},
+			"seed":              whole(0, 1<<31-1),
+			"concurrency":       whole(1, quality.MaxConcurrency),
+			"time_limit":        aDuration(),
+		},
 	}
 }
 
@@ -211,7 +234,7 @@ func TestSchema_Agrees(t *testing.T) {
 		return schema.Validate(instance)
 	}
 	plain := read(t, "testdata/plain.yaml")
-	good := [][]byte{plain, read(t, "testdata/manual.yaml"), read(t, "../../docs/examples/demo.yaml")}
+	good := [][]byte{plain, read(t, "testdata/manual.yaml"), read(t, "../../docs/examples/demo.yaml"), read(t, "../../docs/examples/quality.yaml")}
 	for _, matrix := range []string{
 		"  workload.arrival: [{process: closed, concurrency: 4}]\n  where: workload.seed == 1\n",
 		"  image.digest: [\"SHA256:" + strings.Repeat("AB", 32) + "\"]\n  environment.sm_clock: [1.41GHz, unpinned]\n",
@@ -231,7 +254,7 @@ func TestSchema_Agrees(t *testing.T) {
 	}
 	for _, name := range []string{
 		"unknown-keys", "missing-keys", "wrong-version", "wrong-types", "wrong-units", "version-numbers", "words", "roles", "repeats-zero", "repeats-incomplete",
-		"slo", "reuse", "reuse-never", "priority", "matrix-axes", "matrix-values", "zip-mapping", "oci-kind", "setting-list",
+		"slo", "reuse", "reuse-never", "priority", "quality-words", "quality-items", "matrix-axes", "matrix-values", "zip-mapping", "oci-kind", "setting-list",
 	} {
 		text := string(plain)
 		for e := faults()[name]; len(e) > 1; e = e[2:] {

@@ -14,6 +14,7 @@ import (
 
 	"sbench/internal/api"
 	"sbench/internal/auth"
+	"sbench/internal/batch"
 	"sbench/internal/bundle"
 	"sbench/internal/result"
 	"sbench/internal/resultfile"
@@ -128,6 +129,9 @@ func (s *server) bundleOf(ctx context.Context, run store.Run, sealed *seal.Seale
 	if script := s.batchScript(ctx, run); script != nil {
 		entries = append(entries, bundle.Bytes("batch.sbatch", script))
 	}
+	if items := s.qualityItems(ctx, sweep.Site, run.SweepID); items != nil {
+		entries = append(entries, bundle.Bytes("quality-items.jsonl", items))
+	}
 	if sealed.Has(result.ResultFile) {
 		measured, err := decodeResult(sealed)
 		if err != nil {
@@ -168,6 +172,24 @@ func (s *server) batchScript(ctx context.Context, run store.Run) []byte {
 		return nil
 	}
 	return script
+}
+
+// qualityItems are the items that were asked after the measurement; nil where there
+// were none, or the file is no longer what it was.
+func (s *server) qualityItems(ctx context.Context, siteName string, sweep int64) []byte {
+	admitted, err := s.Store.Sweep(ctx, sweep)
+	if err != nil || admitted.Quality == nil {
+		return nil
+	}
+	st, err := s.site(siteName)
+	if err != nil {
+		return nil
+	}
+	content := readInput(st, admitted.Quality.ItemsPath)
+	if content == nil || batch.Digest(content) != admitted.Quality.ItemsDigest {
+		return nil
+	}
+	return content
 }
 
 // planEntries plans the run's requests again, with the files that the workload

@@ -27,7 +27,8 @@ func (s *server) carry(ctx context.Context, a *admission) error {
 		hashes[i] = a.sweep.Settings[i].Hash
 	}
 	now := s.Now()
-	fresh, err := s.Store.FreshResults(ctx, a.site.Name, a.site.HardwareClass, result.MetricsVersion, hashes, now.Add(-policy.MaxAge), a.sweep.Repeats.Min)
+	fresh, err := s.Store.FreshResults(ctx, a.site.Name, a.site.HardwareClass, result.MetricsVersion, hashes, now.Add(-policy.MaxAge), a.sweep.Repeats.Min,
+		a.quality().Hash())
 	if err != nil || len(fresh) == 0 {
 		return err
 	}

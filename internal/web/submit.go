@@ -25,6 +25,7 @@ import (
 	"sbench/internal/diag"
 	"sbench/internal/jobscript"
 	"sbench/internal/plan"
+	"sbench/internal/quality"
 	"sbench/internal/setting"
 	"sbench/internal/site"
 	"sbench/internal/store"
@@ -346,7 +347,7 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		s.bound(ctx, a.site, known, &shape)
 		seconds, measured := history[x.Series]
 		if !measured {
-			seconds = plan.RunLimit(&x.Setting, startForecast).Seconds()
+			seconds = (plan.RunLimit(&x.Setting, startForecast) + a.quality().Budget()).Seconds()
 		}
 		first, most := a.runs(x.Hash)
 		hours := float64(shape.GPUs) * seconds / 3600
@@ -363,9 +364,13 @@ func (s *server) forecast(ctx context.Context, a *admission) error {
 		for k := range first {
 			runs = append(runs, plan.Run{
 				ID: int64(len(runs) + 1), SettingHash: x.Hash, Checkpoint: plan.Checkpoint(&x.Setting), Repeat: firstRepeat(a.options) + k,
-				Limit: plan.RunLimit(&x.Setting, a.site.Engine.StartTimeout), Shape: shape,
+				Limit: plan.RunLimit(&x.Setting, a.site.Engine.StartTimeout) + a.quality().Budget(), Shape: shape,
 			})
 		}
+	}
+	if q := a.quality(); q != nil {
+		a.resp.Notes = append(a.resp.Notes, fmt.Sprintf(
+			"each run is asked for answers after its measurement (%s), for at most %v: its time limit has that added", q.Method, q.TimeLimit))
 	}
 	batches, rejected := plan.Pack(runs, plan.LimitsOf(a.site))
 	for _, r := range rejected {
@@ -430,6 +435,9 @@ func (s *server) permit(ctx context.Context, a *admission) error {
 				return refused(nil, "on site %s image.kind host and engine.kind command are for admins: jobs run under a service account", a.site.Name)
 			}
 		}
+		if q := a.quality(); q != nil && q.Method == quality.Command {
+			return refused(nil, "on site %s quality.method command is for admins: jobs run under a service account", a.site.Name)
+		}
 	}
 	if most := a.options.MaxGPUHours; most != nil && a.plan.GPUHours > *most {
 		return refused(nil, "the forecast of %.1f GPU-hours is %.1f above --max-gpu-hours %g", a.plan.GPUHours, a.plan.GPUHours-*most, *most)
@@ -453,7 +461,7 @@ func (s *server) permit(ctx context.Context, a *admission) error {
 			return err
 		}
 	}
-	missing, err := missingPaths(ctx, a.site, a.sweep.Settings)
+	missing, err := missingPaths(ctx, a.site, a.sweep.Settings, a.quality())
 	if err != nil {
 		return err
 	}
@@ -469,8 +477,13 @@ func (s *server) permit(ctx context.Context, a *admission) error {
 
 // missingPaths looks for every artefact that lies in the site's folders. Others
 // may exist on the compute nodes alone.
-func missingPaths(ctx context.Context, st *site.Site, settings []sweep.Expanded) ([]string, error) {
+func missingPaths(ctx context.Context, st *site.Site, settings []sweep.Expanded, asked *quality.Definition) ([]string, error) {
 	wanted := map[string]string{} // path to axis
+	if asked != nil {
+		if path := st.ModelPath(asked.ItemsPath); inside(st.Paths.Models, path) {
+			wanted[path] = "quality.items.path"
+		}
+	}
 	for i := range settings {
 		set := &settings[i].Setting
 		for key, path := range map[string]string{
@@ -534,6 +547,14 @@ func inside(folder, path string) bool {
 	return path != "" && err == nil && filepath.IsLocal(rel)
 }
 
+// quality is what is asked after each measurement; nil for nothing.
+func (a *admission) quality() *quality.Definition {
+	if a.file == nil {
+		return nil // runs again of another sweep, which are about its measurements
+	}
+	return a.file.Quality
+}
+
 func firstRepeat(o api.Options) int {
 	if o.Only == nil {
 		return 0
@@ -554,7 +575,7 @@ func (s *server) create(ctx context.Context, a *admission) error {
 	n := store.NewSweep{
 		Name: a.plan.Name, UserName: a.who.User, UID: a.who.UID, Account: a.options.Account, Site: a.site.Name, Priority: a.options.Priority,
 		IdempotencyKey: a.req.IdempotencyKey, File: a.req.File, Options: options, Repeats: repeats, SLO: a.file.SLO,
-		MaxErrorRate: a.file.MaxErrorRate, HardwareClass: a.site.HardwareClass, GPUHours: &a.plan.GPUHours, BeginAt: a.options.Begin,
+		MaxErrorRate: a.file.MaxErrorRate, Quality: a.file.Quality, HardwareClass: a.site.HardwareClass, GPUHours: &a.plan.GPUHours, BeginAt: a.options.Begin,
 		Held: a.options.Hold, Dependency: a.options.Dependency,
 		MailTypes: a.options.MailType, MailUser: a.options.MailUser,
 	}

@@ -15,6 +15,7 @@ import (
 	"sbench/internal/api"
 	"sbench/internal/auth"
 	"sbench/internal/lifecycle"
+	"sbench/internal/metrics"
 	"sbench/internal/store"
 )
 
@@ -507,7 +508,14 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := api.Results{SweepID: id, Name: v.Name, Complete: v.State == store.SweepComplete, Settings: make([]api.Result, len(settings))}
+	admitted, err := s.Store.Sweep(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	out := api.Results{
+		SweepID: id, Name: v.Name, Complete: v.State == store.SweepComplete, Quality: admitted.Quality, QualityHash: admitted.Quality.Hash(),
+		Settings: make([]api.Result, len(settings)),
+	}
 	for i, st := range settings {
 		a, measured := latest[st.SettingHash]
 		row := api.Result{
@@ -525,6 +533,10 @@ func (s *server) results(r *http.Request, _ auth.Identity) (any, error) {
 		if measured {
 			if err := json.Unmarshal(a.Metrics, &row.Metrics); err != nil {
 				return nil, fmt.Errorf("metrics of setting %s: %w", st.SettingHash, err)
+			}
+			if admitted.Quality == nil {
+				// An older result may have scores, of something that this sweep did not ask.
+				maps.DeleteFunc(row.Metrics, func(name string, _ api.Metric) bool { return metrics.IsQuality(name) })
 			}
 		}
 		out.Settings[i] = row
