@@ -28,6 +28,7 @@ type CompareRequest struct {
 	Latency    string             `json:"latency,omitempty"`
 	Attainment float64            `json:"attainment,omitempty"`
 	Prices     map[string]float64 `json:"prices,omitempty"`
+	Pareto     []string           `json:"pareto,omitempty"`
 	// Shape is the model's, for MBU and MFU; nil leaves them unknown.
 	Shape *ModelShape `json:"shape,omitempty"`
 }

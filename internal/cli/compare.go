@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,7 +61,8 @@ sbench compare --where model.name=tiny --vary workload.arrival.rate --plot paret
 	f.BoolVar(&o.csv, "csv", false, "print CSV: one line per setting and metric")
 	f.BoolVar(&o.markdown, "markdown", false, "print a Markdown table")
 	f.BoolVar(&o.recommend, "recommend", false, "add the best throughput, the best latency, the cheapest at the SLOs and the Pareto front")
-	f.StringVar(&o.plot, "plot", "", "draw throughput per GPU over latency into `file` (.svg or .png)")
+	f.StringVar(&o.plot, "plot", "", "draw throughput per GPU over latency, or the first two axes of --pareto, into `file` (.svg or .png)")
+	f.StringSliceVar(&o.req.Pareto, "pareto", nil, "the `axes` of the Pareto front: two or three of throughput, latency, quality (default throughput,latency)")
 	f.StringVar(&o.req.Latency, "latency", "", "the latency `metric` of --recommend and --plot (default ttft_p95)")
 	f.Float64Var(&o.req.Attainment, "attainment", 0.99, "the share of requests that has to meet every SLO")
 	f.StringSliceVar(&o.prices, "gpu-price", nil, "`id=price` of a GPU-hour, as in h100-sxm=2.50; without prices the cost is in GPU-hours")
@@ -134,6 +136,11 @@ func (o *compareOptions) check(a *app, args []string) error {
 		return usagef("--plot %s: the file's name ends in .svg or .png", o.plot)
 	case !(o.req.Theta > 0 && o.req.Theta < 1):
 		return usagef("--threshold %g is not between 0 and 1", o.req.Theta)
+	}
+	for _, axis := range o.req.Pareto {
+		if !slices.Contains(compare.ParetoAxes(), axis) {
+			return usagef("--pareto %s: the axes are %s", axis, strings.Join(compare.ParetoAxes(), ", "))
+		}
 	}
 	for _, p := range o.prices {
 		id, text, ok := strings.Cut(p, "=")
@@ -357,16 +364,20 @@ func (a *app) recommendation(r compare.Recommendation) {
 		{"best throughput", r.BestThroughput},
 		{"best latency (" + r.Latency + ")", r.BestLatency},
 		{"cheapest at the SLOs", r.CheapestAtSLO},
+		{"best quality", r.BestQuality},
 	} {
+		if l[0] == "best quality" && l[1] == "" {
+			continue // nothing was asked
+		}
 		a.print("%s: %s\n", l[0], dash(short(l[1])))
 	}
-	t := newTable("PARETO", "SETTING", "LEVEL", "GPUS>", "TOK/S/GPU>", r.Latency+"[s]>", "COST/1M AT SLO>", "UNIT")
+	t := newTable("PARETO", "SETTING", "LEVEL", "GPUS>", "TOK/S/GPU>", r.Latency+"[s]>", "COST/1M AT SLO>", "UNIT", "QUALITY>")
 	for _, p := range r.Points {
 		front := ""
 		if p.Front {
 			front = "yes"
 		}
-		t.add(front, short(p.SettingHash), axisText(p.Level), axisText(p.GPUs), number(p.PerGPU), number(p.Latency), number(p.CostAtSLO), p.CostUnit)
+		t.add(front, short(p.SettingHash), axisText(p.Level), axisText(p.GPUs), number(p.PerGPU), number(p.Latency), number(p.CostAtSLO), p.CostUnit, number(p.Quality))
 		if p.Excluded != "" {
 			t.note("not weighed: " + p.Excluded)
 		}

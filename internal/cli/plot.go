@@ -11,28 +11,46 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"sbench/internal/api"
+	"sbench/internal/compare"
 )
 
-// plotFront draws throughput per GPU over latency, with the Pareto front, into
-// an SVG or PNG file.
+// plotAxis is an axis of the plane that a front is drawn on.
+type plotAxis struct {
+	title, label string
+	of           func(compare.Point) *float64
+}
+
+func paretoAxis(r *compare.Recommendation, i int) plotAxis {
+	switch r.Axes[i] {
+	case compare.ParetoThroughput:
+		return plotAxis{"throughput", "output tokens/s per GPU", func(p compare.Point) *float64 { return p.PerGPU }}
+	case compare.ParetoQuality:
+		return plotAxis{"quality", "quality score", func(p compare.Point) *float64 { return p.Quality }}
+	}
+	return plotAxis{"latency", r.Latency + " in s", func(p compare.Point) *float64 { return p.Latency }}
+}
+
+// plotFront draws the first two axes of the Pareto front, throughput per GPU over
+// latency by default, into an SVG or PNG file.
 func plotFront(path string, c api.Comparison) error {
 	r := c.Recommendation
 	p := gonumplot.New()
-	p.Title.Text = "Throughput and latency"
+	x, y := paretoAxis(r, 1), paretoAxis(r, 0)
+	p.Title.Text = y.title + " and " + x.title
 	if c.Vary != "" {
 		p.Title.Text += " by " + c.Vary
 	}
-	p.X.Label.Text, p.Y.Label.Text = r.Latency+" in s", "output tokens/s per GPU"
+	p.X.Label.Text, p.Y.Label.Text = x.label, y.label
 	p.Add(plotter.NewGrid())
 	var all, front plotter.XYs
 	var names []string
-	for _, x := range r.Points {
-		if x.PerGPU == nil || x.Latency == nil {
+	for _, point := range r.Points {
+		if x.of(point) == nil || y.of(point) == nil {
 			continue
 		}
-		at := plotter.XY{X: *x.Latency, Y: *x.PerGPU}
-		all, names = append(all, at), append(names, " "+axisText(x.Level))
-		if x.Front {
+		at := plotter.XY{X: *x.of(point), Y: *y.of(point)}
+		all, names = append(all, at), append(names, " "+axisText(point.Level))
+		if point.Front {
 			front = append(front, at)
 		}
 	}

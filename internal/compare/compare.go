@@ -31,7 +31,10 @@ type Row struct {
 	Axes           map[string]any // by flat key, nil where an axis does not apply
 	NValid, NTotal int
 	Final, Mixed   bool
-	Findings       []string
+	// Quality says what the scores of the answers are scores of; "" for none. Scores
+	// of different things are never set side by side.
+	Quality  string
+	Findings []string
 	// Runs are the pooled valid results, by repeat.
 	Runs []Run
 }
@@ -102,7 +105,7 @@ type Pair struct {
 	RatioLow   *float64 `json:"ratio_ci_low"`
 	RatioHigh  *float64 `json:"ratio_ci_high"`
 	P          *float64 `json:"p"`      // two-sided
-	Method     string   `json:"method"` // welch, paired; "" where there is none
+	Method     string   `json:"method"` // welch, paired, items; "" where there is none
 	Verdict    Verdict  `json:"verdict"`
 	MDE        *float64 `json:"mde"`         // smallest relative difference found with power 80 %
 	RunsNeeded int      `json:"runs_needed"` // a side, to decide about theta; 0 where it is decided or unknown
@@ -165,6 +168,9 @@ func Compare(rows []Row, o Options) (Comparison, error) {
 	}
 	if len(c.Metrics) == 0 {
 		c.Metrics = Headline()
+		if slices.ContainsFunc(rows, func(r Row) bool { return r.Quality != "" }) {
+			c.Metrics = append(c.Metrics, metrics.QualityScore)
+		}
 	}
 	if c.By == "" {
 		c.By = Gating()[0]

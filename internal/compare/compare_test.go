@@ -5,11 +5,14 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"sbench/internal/metrics"
 	"sbench/internal/setting"
+	"sbench/internal/stats"
 )
 
 // row is a setting with runs whose throughput and latency have these values.
@@ -230,6 +233,118 @@ func TestJudge(t *testing.T) {
 	} {
 		if got := Judge(c.d, c.low, c.high, 0.05); got != c.want {
 			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// asked gives a row scores: of n items, in each run the same.
+func asked(r Row, hash string, score, sd float64, n float64) Row {
+	r.Quality = hash
+	for i := range r.Runs {
+		r.Runs[i].Metrics[metrics.QualityScore], r.Runs[i].Metrics[metrics.QualityStdDev], r.Runs[i].Metrics[metrics.QualityItems] = &score, &sd, &n
+	}
+	return r
+}
+
+// TestCompare_Quality: runs that answer alike say nothing about how exact a score
+// is; the number of items does.
+func TestCompare_Quality(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		x, y    float64
+		n       float64
+		verdict Verdict
+	}{
+		"few items":             {0.8, 0.75, 50, Inconclusive},
+		"many items":            {0.8, 0.5, 5000, RegressedCertain},
+		"better":                {0.5, 0.8, 5000, Improved},
+		"shown not to be worse": {0.8, 0.8, 50_000, OK},
+		"no mistake in three":   {1, 1, 3, Inconclusive},
+	} {
+		sd := func(p float64) float64 { return math.Sqrt(p * (1 - p)) }
+		a, b := asked(row(args("1"), five(), five()), "q", tt.x, sd(tt.x), tt.n), asked(row(args("2"), five(), five()), "q", tt.y, sd(tt.y), tt.n)
+		c, err := Compare([]Row{a, b}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := c.Entries[1].Pairs[len(c.Entries[1].Pairs)-1]
+		if p.Metric != metrics.QualityScore || p.Verdict != tt.verdict || p.Method != "items" || math.Abs(*p.Ratio-tt.y/tt.x) > 1e-9 || p.RatioLow == nil || p.RunsNeeded != 0 {
+			t.Errorf("%s: %+v, want %s", name, p, tt.verdict)
+		}
+		// 95 % of a difference of proportions, by the delta method.
+		if tt.x < 1 {
+			se := math.Sqrt((1-tt.x)/(tt.x*tt.n) + (1-tt.y)/(tt.y*tt.n))
+			want := tt.y / tt.x * math.Exp(-stats.TQuantile(0.975, 2*tt.n-2)*se)
+			if math.Abs(*p.RatioLow-want) > 1e-9 {
+				t.Errorf("%s: interval from %v, want %v", name, *p.RatioLow, want)
+			}
+		}
+	}
+}
+
+// Scores of other questions are not compared, ranked or weighed.
+func TestCompare_QualityUnlike(t *testing.T) {
+	t.Parallel()
+	rows := []Row{
+		asked(row(args("1"), five(), five()), "q", 0.8, 0.4, 100), asked(row(args("2"), five(), five()), "other", 0.9, 0.3, 100), row(args("3"), five(), five()),
+	}
+	c, err := Compare(rows, Options{By: metrics.QualityScore})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range c.Entries[1:] {
+		p := e.Pairs[len(e.Pairs)-1]
+		if p.Ratio != nil || p.Value != nil || p.Verdict != Inconclusive || len(p.Notes) != 1 || e.Unranked == "" {
+			t.Errorf("%+v, unranked %q", p, e.Unranked)
+		}
+	}
+	r, err := Recommend(c, Wishes{Pareto: []string{ParetoThroughput, ParetoQuality}})
+	if err != nil || r.BestQuality != "" || slices.ContainsFunc(r.Points, func(p Point) bool { return p.Front || p.Quality != nil }) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestRecommend_Quality(t *testing.T) {
+	t.Parallel()
+	// The third is worse in both than the first; the fourth has no score.
+	rows := []Row{
+		asked(row(args("1"), five(), five()), "q", 0.8, 0.4, 100), asked(row(args("2"), scaled(five(), 2), five()), "q", 0, 0, 100),
+		asked(row(args("3"), scaled(five(), 0.5), scaled(five(), 0.5)), "q", 0.7, 0.4, 100), row(args("4"), scaled(five(), 4), five()),
+	}
+	rows[3].Quality = "q"
+	c, err := Compare(rows, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		axes []string
+		want []bool
+	}{
+		{nil, []bool{false, false, true, true}},
+		{[]string{ParetoThroughput, ParetoQuality}, []bool{true, true, false, false}},
+		{[]string{ParetoQuality, ParetoLatency}, []bool{true, false, true, false}},
+		{[]string{ParetoThroughput, ParetoLatency, ParetoQuality}, []bool{true, true, true, false}},
+	} {
+		r, err := Recommend(c, Wishes{Pareto: tt.axes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		front := map[string]bool{}
+		for _, p := range r.Points {
+			front[p.SettingHash] = p.Front
+		}
+		for i, want := range tt.want {
+			if front[rows[i].SettingHash] != want {
+				t.Errorf("%v: row %d on the front: %v, want %v", tt.axes, i, !want, want)
+			}
+		}
+		if r.BestQuality != rows[0].SettingHash || !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, "1 of 4 settings have no quality score") }) {
+			t.Errorf("best quality %.12s, notes %q", r.BestQuality, r.Notes)
+		}
+	}
+	for _, axes := range [][]string{{"throughput"}, {"throughput", "throughput"}, {"throughput", "cost"}} {
+		if _, err := Recommend(c, Wishes{Pareto: axes}); err == nil {
+			t.Errorf("%v: no error", axes)
 		}
 	}
 }

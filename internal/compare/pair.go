@@ -24,8 +24,18 @@ func MakePair(base, row Row, metric string, theta float64, pairable bool) Pair {
 	y, ky, other := row.values(metric)
 	p.NBase, p.NValue = len(x), len(y)
 	p.Base, p.Value = mean(x), mean(y)
+	if metrics.IsQuality(metric) && base.Quality != row.Quality {
+		p.NBase, p.NValue, p.Base, p.Value = 0, 0, nil, nil
+		why = unlikeQuality
+	}
 	if why = cmp.Or(why, other); why != "" {
 		p.Notes = append(p.Notes, why)
+		return p
+	}
+	if metric == metrics.QualityScore {
+		p.Method = "items"
+		p.set(overItems(base, row, *p.Base, *p.Value), m.Better, theta)
+		p.RunsNeeded = 0 // more runs ask no other items
 		return p
 	}
 	var r stats.Ratio
@@ -36,6 +46,42 @@ func MakePair(base, row Row, metric string, theta float64, pairable bool) Pair {
 	}
 	p.set(r, m.Better, theta)
 	return p
+}
+
+// unlikeQuality is why scores are not compared.
+const unlikeQuality = "the scores are of different questions, or scored in different ways"
+
+// overItems is the ratio of two scores with the interval that the number of items
+// gives it: an engine that takes the likeliest token answers the same in every run,
+// whose spread says nothing then. By the delta method the standard error of the
+// logarithm of a mean m over n items with standard deviation s is s/(m·√n). That
+// both sides were asked the same items is not used: the interval is too wide rather
+// than too narrow.
+func overItems(base, row Row, x, y float64) stats.Ratio {
+	a, n := base.itemError(x)
+	b, k := row.itemError(y)
+	return stats.KnownRatio(y/x, math.Sqrt(a*a+b*b), n+k-2, len(base.Runs), len(row.Runs))
+}
+
+// itemError is the standard error of the logarithm of a score, and of how many
+// items it is; NaN where the runs do not say.
+func (r Row) itemError(score float64) (se, items float64) {
+	sd := 0.0
+	items = math.Inf(1)
+	for _, run := range r.Runs {
+		s, n := run.Metrics[metrics.QualityStdDev], run.Metrics[metrics.QualityItems]
+		if s == nil || n == nil || !(*n > 1) {
+			return math.NaN(), math.NaN()
+		}
+		sd, items = max(sd, *s), min(items, *n)
+	}
+	if sd == 0 {
+		// Equal scores, such as no mistake in a few items, are not the certainty of never
+		// making one: as Agresti and Coull do, two items more, one of them right.
+		p := (score*items + 1) / (items + 2)
+		sd = math.Sqrt(p * (1 - p))
+	}
+	return sd / (score * math.Sqrt(items)), items
 }
 
 // set fills in what a ratio says.
@@ -119,6 +165,9 @@ func (c *Comparison) rank(theta float64) {
 	for i := range c.Entries {
 		e := &c.Entries[i]
 		_, _, why := e.Row.values(c.By)
+		if metrics.IsQuality(c.By) && e.Row.Quality != c.Entries[0].Row.Quality {
+			why = unlikeQuality
+		}
 		switch {
 		case len(e.Row.Findings) > 0:
 			e.Unranked = "finding: " + e.Row.Findings[0]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"sbench/internal/metrics"
 )
@@ -17,6 +18,36 @@ type Wishes struct {
 	// PricePerGPUHour by hardware id, in any currency; without a price the cost is
 	// in GPU-hours.
 	PricePerGPUHour map[string]float64
+	// Pareto are two or three different ones of ParetoAxes, whose front is marked; nil
+	// is throughput and latency.
+	Pareto []string
+}
+
+// The axes that a Pareto front can weigh.
+const (
+	ParetoThroughput = "throughput" // output tokens/s per GPU: more is better
+	ParetoLatency    = "latency"    // less is better
+	ParetoQuality    = "quality"    // quality_score: more is better
+)
+
+// ParetoAxes lists them.
+func ParetoAxes() []string { return []string{ParetoThroughput, ParetoLatency, ParetoQuality} }
+
+func (w Wishes) axes() ([]string, error) {
+	if len(w.Pareto) == 0 {
+		return []string{ParetoThroughput, ParetoLatency}, nil
+	}
+	seen := map[string]bool{}
+	for _, a := range w.Pareto {
+		if !slices.Contains(ParetoAxes(), a) {
+			return nil, fmt.Errorf("unknown Pareto axis %q: there are %s", a, strings.Join(ParetoAxes(), ", "))
+		}
+		seen[a] = true
+	}
+	if len(seen) != len(w.Pareto) || len(seen) < 2 {
+		return nil, fmt.Errorf("a Pareto front weighs two or three different ones of %s", strings.Join(ParetoAxes(), ", "))
+	}
+	return w.Pareto, nil
 }
 
 // Point is a setting on the plane of throughput per GPU and latency.
@@ -31,18 +62,24 @@ type Point struct {
 	CostAtSLO *float64 `json:"cost_per_million_output_tokens_at_slo"`
 	CostUnit  string   `json:"cost_unit"` // gpu_hours, or price
 	GoodRatio *float64 `json:"goodput_ratio"`
-	Front     bool     `json:"pareto"`
-	Excluded  string   `json:"excluded,omitempty"` // why it is not weighed
+	// Quality is the score of the answers after the measurement; nil where there is
+	// none, or it is not of the same questions for all.
+	Quality  *float64 `json:"quality_score"`
+	Front    bool     `json:"pareto"`
+	Excluded string   `json:"excluded,omitempty"` // why it is not weighed
 }
 
 // Recommendation is which setting to take for what.
 type Recommendation struct {
 	Latency        string   `json:"latency_metric"`
+	Axes           []string `json:"pareto_axes"`
 	Points         []Point  `json:"points"`
 	BestThroughput string   `json:"best_throughput"` // setting_hash; "" for none
 	BestLatency    string   `json:"best_latency"`
 	CheapestAtSLO  string   `json:"cheapest_at_slo"`
-	Notes          []string `json:"notes"`
+	// BestQuality is "" where nothing was asked; of equal scores the first.
+	BestQuality string   `json:"best_quality"`
+	Notes       []string `json:"notes"`
 }
 
 // Recommend weighs the entries of a ranked comparison. Settings with a finding
@@ -52,6 +89,10 @@ func Recommend(c Comparison, w Wishes) (Recommendation, error) {
 	m, ok := metrics.Find(r.Latency)
 	if !ok || m.Better != metrics.Lower || m.Unit != "s" {
 		return r, fmt.Errorf("%q is no latency", r.Latency)
+	}
+	var err error
+	if r.Axes, err = w.axes(); err != nil {
+		return r, err
 	}
 	if !c.Ranked {
 		return r, &ResidueError{c.Vary, c.Residue}
@@ -63,7 +104,9 @@ func Recommend(c Comparison, w Wishes) (Recommendation, error) {
 	if len(w.PricePerGPUHour) == 0 {
 		r.Notes = append(r.Notes, "without prices the cost is in GPU-hours: those of different hardware are not equal")
 	}
-	front(r.Points)
+	r.weighQuality(c)
+	front(r.Points, r.Axes)
+	r.BestQuality = best(r.Points, func(p Point) *float64 { return negative(p.Quality) })
 	r.BestThroughput = best(r.Points, func(p Point) *float64 { return negative(p.Throughput) })
 	r.BestLatency = best(r.Points, func(p Point) *float64 { return p.Latency })
 	if !mixedCost(r.Points) {
@@ -75,6 +118,48 @@ func Recommend(c Comparison, w Wishes) (Recommendation, error) {
 		r.Notes = append(r.Notes, fmt.Sprintf("no setting meets the SLOs for %.4g %% of its requests, or the sweep has none", 100*attainment))
 	}
 	return r, nil
+}
+
+// weighQuality gives the points their scores, if they are of the same questions.
+func (r *Recommendation) weighQuality(c Comparison) {
+	asked, missing := false, 0
+	for i, e := range c.Entries {
+		if e.Row.Quality != c.Entries[0].Row.Quality {
+			for k := range r.Points {
+				r.Points[k].Quality = nil
+			}
+			r.Notes = append(r.Notes, "quality is not weighed: "+unlikeQuality)
+			return
+		}
+		asked = asked || e.Row.Quality != ""
+		// Of scores the arithmetic mean: one of 0 is a score.
+		if r.Points[i].Quality = e.Row.score(); r.Points[i].Quality == nil {
+			missing++
+		}
+	}
+	switch {
+	case !asked && slices.Contains(r.Axes, ParetoQuality):
+		r.Notes = append(r.Notes, "nothing is on the front: no quality was evaluated")
+	case asked && missing > 0:
+		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d settings have no quality score", missing, len(r.Points)))
+	}
+}
+
+// score is the mean score over the runs; nil where a run has none.
+func (r Row) score() *float64 {
+	sum := 0.0
+	for _, run := range r.Runs {
+		v := run.Metrics[metrics.QualityScore]
+		if v == nil {
+			return nil
+		}
+		sum += *v
+	}
+	if len(r.Runs) == 0 {
+		return nil
+	}
+	sum /= float64(len(r.Runs))
+	return &sum
 }
 
 func point(e Entry, latency string, attainment float64, prices map[string]float64) Point {
@@ -136,13 +221,46 @@ func mixedCost(points []Point) bool {
 	return len(units) > 1
 }
 
-// front marks the points that no other beats in throughput per GPU and latency.
-func front(points []Point) {
-	good := func(p Point) bool { return p.Excluded == "" && p.PerGPU != nil && p.Latency != nil }
+// losses are a point's values on the axes, turned so that less is better; nil where
+// it has not all of them, or is not weighed.
+func (p Point) losses(axes []string) []float64 {
+	if p.Excluded != "" {
+		return nil
+	}
+	var out []float64
+	for _, axis := range axes {
+		v := p.Latency
+		switch axis {
+		case ParetoThroughput:
+			v = negative(p.PerGPU)
+		case ParetoQuality:
+			v = negative(p.Quality)
+		}
+		if v == nil {
+			return nil
+		}
+		out = append(out, *v)
+	}
+	return out
+}
+
+// front marks the points that no other beats: in no axis worse, and better in one.
+func front(points []Point, axes []string) {
+	beats := func(a, b []float64) bool {
+		better := false
+		for i := range a {
+			if a[i] > b[i] {
+				return false
+			}
+			better = better || a[i] < b[i]
+		}
+		return better
+	}
 	for i := range points {
-		p := &points[i]
-		p.Front = good(*p) && !slices.ContainsFunc(points, func(q Point) bool {
-			return good(q) && *q.PerGPU >= *p.PerGPU && *q.Latency <= *p.Latency && (*q.PerGPU > *p.PerGPU || *q.Latency < *p.Latency)
+		own := points[i].losses(axes)
+		points[i].Front = own != nil && !slices.ContainsFunc(points, func(q Point) bool {
+			other := q.losses(axes)
+			return other != nil && beats(other, own)
 		})
 	}
 }

@@ -35,6 +35,24 @@ func LogWelch(x, y []float64) Ratio {
 	return r
 }
 
+// KnownRatio is a ratio whose logarithm has a standard error that is known from
+// elsewhere than the spread of nx and ny values.
+func KnownRatio(value, se, df float64, nx, ny int) Ratio {
+	r := Ratio{Value: value, NX: nx, NY: ny, SE: se}
+	r.DF, r.T = df, math.Log(value)/se
+	r.P = twoSided(r.T, df)
+	switch {
+	case !(value > 0) || math.IsInf(value, 0) || !(se >= 0) || math.IsInf(se, 0) || !(df > 0):
+		r.Warnings = append(r.Warnings, warn(WarnInfinite, "a value is not finite and positive: no interval"))
+	case se == 0:
+		r.Interval = finite(value, value)
+	default:
+		h := TQuantile(0.975, df) * se
+		r.Interval = finite(value*math.Exp(-h), value*math.Exp(h))
+	}
+	return r
+}
+
 // finish makes the interval out of Value, SE and DF.
 func (r *Ratio) finish() {
 	switch {

@@ -177,7 +177,7 @@ func rowsOf(list []store.Latest, measured map[int64]store.Measured) []compare.Ro
 		row := compare.Row{
 			SweepID: l.SweepID, SettingHash: l.SettingHash, SeriesHash: l.SeriesHash, Site: l.Site, HardwareClass: l.HardwareClass,
 			MetricsVersion: l.MetricsVersion, Axes: api.Axes(&l.Setting), NValid: l.NValid, NTotal: l.NTotal, Final: l.IsFinal,
-			Mixed: l.Mixed, Findings: l.Findings,
+			Mixed: l.Mixed, Quality: l.QualityHash, Findings: l.Findings,
 		}
 		var runs []aggregate.Run
 		for _, id := range l.Attempts {
@@ -259,7 +259,7 @@ func answer(rows []compare.Row, req api.CompareRequest) (api.Comparison, error) 
 		out.Entries = append(out.Entries, comparedOf(e, req.Shape))
 	}
 	if c.Ranked {
-		rec, err := compare.Recommend(c, compare.Wishes{Latency: req.Latency, Attainment: req.Attainment, PricePerGPUHour: req.Prices})
+		rec, err := compare.Recommend(c, compare.Wishes{Latency: req.Latency, Attainment: req.Attainment, PricePerGPUHour: req.Prices, Pareto: req.Pareto})
 		if err != nil {
 			return out, invalid("%v", err)
 		}
