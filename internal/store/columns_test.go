@@ -50,7 +50,7 @@ var ownColumns = map[string][]string{
 	"aggregate": {
 		"id", "sweep_id", "setting_hash", "series_hash", "site", "version", "hardware_class", "metrics_version", "n_valid", "n_total",
 		"is_final", "mixed", "n_nodes", "findings", "warnings", "reproducibility", "attempts", "first_started_at", "last_ended_at",
-		"metrics", "created_at", "epoch", "verdicts",
+		"metrics", "created_at", "epoch", "verdicts", "headline",
 	},
 }
 
