@@ -287,6 +287,46 @@ func TestCollect_AbsurdValues(t *testing.T) {
 	}
 }
 
+// TestCollect_AbsurdScores: a total that no evaluation gives is refused; without one,
+// and with a true one, the attempt counts.
+func TestCollect_AbsurdScores(t *testing.T) {
+	t.Parallel()
+	at := func(v float64) *float64 { return &v }
+	cases := []struct {
+		name                 string
+		score, items, scored *float64
+		good                 bool
+	}{
+		{"above 1", at(87), at(3), at(3), false},
+		{"items without a score", at(0.5), at(3), at(2), false},
+		{"of how many items", at(0.5), nil, nil, false},
+		{"of no item", at(0.5), at(0), at(0), false},
+		{"of three items", at(0.5), at(3), at(3), true},
+		{"none", nil, at(3), at(2), true},
+	}
+	l := newLab(t, 1, len(cases))
+	good := 0
+	for i, tt := range cases {
+		if tt.good {
+			good++
+		}
+		l.seal(l.manifest(l.runs[i], 100, lifecycle.ExitMeasured), func(int) int64 { return 40 }, func(r *result.Result) {
+			r.Metrics = maps.Clone(r.Metrics) // the load point has them, too
+			r.Metrics["quality_score"], r.Metrics["quality_items"], r.Metrics["quality_scored"] = tt.score, tt.items, tt.scored
+		})
+	}
+	if got := l.tick(); got.Ingested != good || got.Refused != len(cases)-good {
+		t.Errorf("tick %+v", got)
+	}
+	for i, tt := range cases {
+		rejected, err := l.store.RejectedAttempts(t.Context(), l.runs[i])
+		must(t, err)
+		if (len(rejected) == 0) != tt.good {
+			t.Errorf("%s: %+v", tt.name, rejected)
+		}
+	}
+}
+
 // TestCollect_AbsurdFingerprints: what the database cannot keep holds up nothing.
 func TestCollect_AbsurdFingerprints(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,6 @@ type Candidate struct {
 	SeriesHash    string
 	Repeat        int
 	HardwareClass string
-	QualityHash   string // of the sweep; "" where it asks for no answers
 	Token         string
 	TaskIndex     int
 	Site          string
