@@ -38,7 +38,7 @@ const (
 type Candidate struct {
 	Hash    string
 	Stratum string // StratumOf
-	Fresh   bool   // a final, complete, clean result of it is young enough
+	Fresh   bool   // a final, complete, clean and precise result of it is young enough
 }
 
 // StratumOf names the settings whose canaries speak for each other: one kind of

@@ -12,7 +12,7 @@ import (
 )
 
 // carry finds the settings that need not run: their latest result is final,
-// complete, clean and young enough. A share of them runs all the same.
+// complete, clean, precise and young enough. A share of them runs all the same.
 func (s *server) carry(ctx context.Context, a *admission) error {
 	a.plan.Skipped, a.plan.Canaries = []api.PlanSkip{}, []string{}
 	policy := a.file.Reuse
@@ -53,7 +53,7 @@ func (s *server) carry(ctx context.Context, a *admission) error {
 		}
 		a.plan.Skipped = append(a.plan.Skipped, api.PlanSkip{
 			SettingHash: c.Hash,
-			Reason:      fmt.Sprintf("carried from sweep %d of %s: %d valid runs, complete", f.SweepID, f.MeasuredAt.Format(time.DateOnly), f.NValid),
+			Reason:      fmt.Sprintf("carried from sweep %d of %s: %d valid runs, complete and precise", f.SweepID, f.MeasuredAt.Format(time.DateOnly), f.NValid),
 		})
 	}
 	if n := len(a.plan.Skipped); n > 0 {

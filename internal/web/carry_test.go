@@ -75,6 +75,10 @@ func TestSubmit_CarriesFreshResults(t *testing.T) {
 	if p := post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("f")).Plan; len(p.Skipped) != 0 {
 		t.Errorf("what is labelled was carried: %+v", p)
 	}
+	e.measured(6, []string{"noisy"})
+	if p := post[api.SubmitResponse](e, "ada", "/v1/sweeps", request("g")).Plan; len(p.Skipped) != 0 {
+		t.Errorf("what is not precise was carried: %+v", p)
+	}
 }
 
 // measured gives every run of a sweep a valid result, and sums them up, as the
@@ -103,8 +107,11 @@ func (e *env) measured(sweep int64, findings []string, reopen ...store.Reopen) {
 	if ok, err := e.store.HoldBatch(ctx, token, 1000*sweep, nil, "", nil); err != nil || !ok {
 		e.t.Fatal(ok, err)
 	}
-	throughput := 100.0
 	for i, r := range rows {
+		throughput := 100.0
+		if noisy := len(findings) > 0 && findings[0] == "noisy"; noisy {
+			throughput += 10 * float64(i)
+		}
 		a := result.Attempt{
 			RunID: r.ID, Sweep: sweep, SettingHash: r.SettingHash, SeriesHash: r.SeriesHash, Repeat: r.Repeat, Token: token, TaskIndex: i,
 			Site: "lab", Cluster: "c1", JobIDRaw: 1000*sweep + int64(i), Nodes: []string{"n1"}, HardwareClass: "emulated",
@@ -114,7 +121,7 @@ func (e *env) measured(sweep int64, findings []string, reopen ...store.Reopen) {
 			Attempt:         store.NewAttempt{Attempt: a, Sealed: true, ExitClass: lifecycle.ExitMeasured, Valid: true, EnvVerified: true, Dir: "/results"},
 			FingerprintHash: "f",
 			Result: &result.Result{
-				Attempt: a, Valid: true, EnvVerified: true, MetricsVersion: "v1", PlanHash: "p", Findings: findings, NullReasons: map[string]string{},
+				Attempt: a, Valid: true, EnvVerified: true, MetricsVersion: "v1", PlanHash: "p", Findings: clean(findings), NullReasons: map[string]string{},
 				Metrics: result.Metrics{"output_tokens_per_s": &throughput}, Fingerprint: json.RawMessage("{}"),
 			},
 		}})
@@ -198,4 +205,9 @@ func TestResults_Metrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	check()
+}
+
+// clean are findings about the engine; noise is none.
+func clean(findings []string) []string {
+	return slices.DeleteFunc(slices.Clone(findings), func(f string) bool { return f == "noisy" })
 }
