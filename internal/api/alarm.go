@@ -11,7 +11,7 @@ import (
 // Alarm is something that nobody would notice by itself.
 type Alarm struct {
 	// Kind is incomplete_sweep, stuck_sweep, missed_firing, preflight_rate,
-	// stale_settings or unjudged_night.
+	// stale_settings, unjudged_night or node_drift.
 	Kind    string    `json:"kind"`
 	Site    string    `json:"site"`
 	Subject string    `json:"subject"`

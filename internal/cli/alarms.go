@@ -19,7 +19,8 @@ func newAlarmsCommand(a *app) *cobra.Command {
 		Long: `Lists sweeps that ended with fewer valid runs than were asked for, sweeps under
 way in which nothing happens, schedules that fired nothing or missed their
 window, sites on which too many runs are refused before they measure, settings
-of schedules without a recent valid result, and nights that stay unjudged.
+of schedules without a recent valid result, nights that stay unjudged, and nodes
+that are slower than they were or, two nights running, than the others.
 
 Ends with 4 where there is an alarm.`,
 		Example: "sbench alarms\nsbench alarms --since now-7days --pass-rate 0.99 --json",

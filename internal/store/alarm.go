@@ -13,6 +13,7 @@ const (
 	AlarmPreflight  = "preflight_rate"   // too many runs are refused before they measure
 	AlarmStale      = "stale_settings"   // a schedule's settings without a recent result
 	AlarmNight      = "unjudged_night"   // a night that stays unjudged
+	AlarmDrift      = "node_drift"       // a node got slower than it was, or than the others two nights running
 )
 
 // Alarm is something that nobody would notice by itself.
@@ -85,6 +86,21 @@ select 'unjudged_night' as kind, s.site, 'sweep ' || s.id as subject, n.screened
        s.name || ' of ' || s.user_name || ' is ' || n.state || ', ' || n.n_candidates || ' candidates' as detail
   from night n join sweep s on s.id = n.sweep_id
  where n.state <> 'judged' and n.screened_at < $1 order by s.id`
+	// By the latest night of each schedule: one in which the node is as it was ends it.
+	sqlDriftAlarm = `
+select 'node_drift' as kind, l.site, 'node ' || d.node as subject, min(l.submitted_at) as since, max(d.worse) as value, 0.01::double precision as bound,
+       string_agg(distinct 'sweep ' || l.sweep_id || ': ' || d.said, '; ') as detail
+  from (select distinct on (s.site, s.user_name, s.name) s.site, s.submitted_at, n.sweep_id, n.report
+          from night n join sweep s on s.id = n.sweep_id
+         where s.submitted_at >= $1 order by s.site, s.user_name, s.name, s.submitted_at desc, s.id desc) l
+ cross join lateral (
+       select e ->> 'node' as node, (e ->> 'change')::double precision as worse,
+              'the reference setting is ' || round(100 * (e ->> 'change')::numeric, 1) || ' % worse than in ' || (e ->> 'nights') || ' nights before, by ' || (e ->> 'metric') as said
+         from jsonb_array_elements(l.report -> 'references') e where (e ->> 'drift')::boolean
+       union all
+       select e ->> 'node', (e ->> 'effect')::double precision, (e ->> 'advice') || ', by ' || (e ->> 'metric')
+         from jsonb_array_elements(l.report -> 'nodes') e where (e ->> 'quarantine')::boolean) d
+ group by l.site, d.node order by l.site, d.node`
 )
 
 // Alarms looks for what nobody would notice by itself, kind by kind.
@@ -101,6 +117,7 @@ func (s *Store) Alarms(ctx context.Context, l AlarmLimits) ([]Alarm, error) {
 		{sqlPreflight, []any{l.Since, l.PassRate, l.Attempts}},
 		{sqlStaleSettings, []any{now.Add(-l.Stale)}},
 		{sqlUnjudgedNights, []any{now.Add(-l.Stuck)}},
+		{sqlDriftAlarm, []any{l.Since}},
 	} {
 		sqlOne := q.sql
 		list, err := collect[Alarm](ctx, s.pool, "alarms", sqlOne, q.args...)

@@ -101,6 +101,34 @@ func TestAlarms(t *testing.T) {
 	if a := got[store.AlarmNight]; a.Value != 3 {
 		t.Errorf("a night stays unjudged: %+v", got)
 	}
+	// A node is slower than it was, and another than the others, for the second night;
+	// a node that is an outlier for the first time is none yet. The next night ends it.
+	night := func(report string) {
+		t.Helper()
+		now = now.Add(24 * time.Hour)
+		id, _ := create(t, s, sweepOf("night-"+now.Format(time.DateOnly), 1, 1))
+		if err := s.BeginNight(t.Context(), store.Night{SweepID: id, State: store.NightJudged, Report: json.RawMessage(report)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	night(`{"references": [{"node": "n1", "metric": "ttft_p95", "change": 0.06, "nights": 9, "drift": true}, {"node": "n4", "metric": "ttft_p95", "change": 0.001, "nights": 9}],
+		"nodes": [{"node": "n2", "metric": "ttft_p95", "effect": 0.08, "quarantine": true, "advice": "n2 is slower"}, {"node": "n3", "metric": "ttft_p95", "effect": 0.08, "advice": "watch it"}]}`)
+	all, err := s.Alarms(t.Context(), limits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var drifts []store.Alarm
+	for _, a := range all {
+		if a.Kind == store.AlarmDrift {
+			drifts = append(drifts, a)
+		}
+	}
+	if len(drifts) != 2 || drifts[0].Subject != "node n1" || !strings.Contains(drifts[0].Detail, "6.0 % worse than in 9 nights before") || drifts[1].Value != 0.08 {
+		t.Errorf("drifts %+v", drifts)
+	}
+	if night(`{"references": [], "nodes": []}`); hasAlarm(kinds(), store.AlarmDrift) {
+		t.Error("the nodes are as they were, and still an alarm")
+	}
 	if hasAlarm(got, store.AlarmIncomplete) || hasAlarm(got, store.AlarmPreflight) {
 		t.Errorf("older than two days: %+v", got)
 	}

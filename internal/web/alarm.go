@@ -57,6 +57,6 @@ func (s *server) listAlarms(r *http.Request, _ auth.Identity) (any, error) {
 // and not missing.
 func alarmKinds() []string {
 	return []string{
-		store.AlarmIncomplete, store.AlarmStuck, store.AlarmMissed, store.AlarmPreflight, store.AlarmStale, store.AlarmNight,
+		store.AlarmIncomplete, store.AlarmStuck, store.AlarmMissed, store.AlarmPreflight, store.AlarmStale, store.AlarmNight, store.AlarmDrift,
 	}
 }
