@@ -42,6 +42,7 @@ type Options struct {
 	Constraint   string     `json:"constraint,omitempty"`   // sets hardware.constraint
 	NodeList     string     `json:"nodelist,omitempty"`
 	ExcludeNodes string     `json:"exclude_nodes,omitempty"`
+	EachNode     bool       `json:"each_node,omitempty"` // every repeat once on each node that can take it
 	Gres         string     `json:"gres,omitempty"`      // sets hardware.gpu and hardware.gpus
 	Exclusive    bool       `json:"exclusive,omitempty"` // sets hardware.placement: node
 	Switches     *int       `json:"switches,omitempty"`  // sets hardware.switches

@@ -27,7 +27,7 @@ type submitOptions struct {
 	priority                                                 string
 	repeats, switches, nice, maxInflight                     string
 	maxGPUHours, maxCost                                     string
-	exclusive, hold, force                                   bool
+	exclusive, hold, force, eachNode                         bool
 	set                                                      assignments
 
 	parsable, testOnly, wait bool
@@ -69,6 +69,7 @@ func (o *submitOptions) addJobFlags(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.time, "time", "t", "", "the longest `limit` of one task, as sbatch: minutes, HH:MM:SS, D-HH:MM:SS")
 	fs.StringVarP(&o.nodelist, "nodelist", "w", "", "run on these `nodes` only")
 	fs.StringVarP(&o.exclude, "exclude", "x", "", "never run on these `nodes`")
+	fs.BoolVar(&o.eachNode, "each-node", false, "make every repeat once on each node that can take it now, to hold the nodes against each other and against their own past")
 	fs.StringVarP(&o.begin, "begin", "b", "", "start nothing before `time`, as sbatch: 22:00, now+1hour, 2026-01-31T22:00")
 	fs.StringVarP(&o.dependency, "dependency", "d", "", "start after other sweeps: `type:ID`, as afterok:17:18 or singleton; types are after, afterany, afterok, afternotok, singleton")
 	fs.StringVar(&o.reservation, "reservation", "", "use the reservation `name`")
@@ -190,7 +191,7 @@ func (a *app) environmentFlags() (*pflag.FlagSet, error) {
 func (o *submitOptions) request(a *app) (api.Options, error) {
 	out := api.Options{
 		Site: o.site, Set: slices.Clone(o.set), JobName: o.jobName, Partition: o.partition, Account: o.account, QOS: o.qos,
-		Constraint: o.constraint, NodeList: o.nodelist, ExcludeNodes: o.exclude, Gres: o.gres, Exclusive: o.exclusive,
+		Constraint: o.constraint, NodeList: o.nodelist, ExcludeNodes: o.exclude, EachNode: o.eachNode, Gres: o.gres, Exclusive: o.exclusive,
 		Reservation: o.reservation, Wckey: o.wckey, Comment: o.comment, Hold: o.hold, Dependency: o.dependency, Priority: o.priority, Force: o.force,
 	}
 	types, err := api.ParseMailType(o.mailType)

@@ -39,8 +39,11 @@ func within(all []regress.Candidate) []regress.Candidate {
 // conclude judges a night whose runs again have ended.
 func (s *Service) conclude(ctx context.Context, n store.Night) error {
 	again, err := s.Store.Sweep(ctx, *n.ConfirmedBy)
-	if err != nil || again.State == store.SweepActive {
+	if err != nil {
 		return err
+	}
+	if again.State == store.SweepActive {
+		return s.giveUpNodes(ctx, again)
 	}
 	h, err := s.history(ctx, n.SweepID)
 	if err != nil {
@@ -58,6 +61,10 @@ func (s *Service) conclude(ctx context.Context, n store.Night) error {
 	if err != nil {
 		return err
 	}
+	spread, err := s.Store.SpreadOf(ctx, again.ID)
+	if err != nil {
+		return err
+	}
 	run := within(report.Candidates)
 	for _, c := range run {
 		i := slices.IndexFunc(h.series, func(s regress.Series) bool { return s.Hash == c.Series })
@@ -67,7 +74,9 @@ func (s *Service) conclude(ctx context.Context, n store.Night) error {
 		}
 		nights := h.series[i].Nights
 		nights = nights[h.series[i].Segment:max(h.series[i].Segment, len(nights)-max(1, c.Since))]
-		confirmation := regress.Confirm(c, regress.Fresh{Now: fresh[c.Tonight], Before: fresh[c.Before], Nights: nights, Reference: shift[c.Metric]})
+		confirmation := regress.Confirm(c, regress.Fresh{
+			Now: fresh[c.Tonight], Before: fresh[c.Before], Nights: nights, Reference: shift[c.Metric], NotSpread: spread[c.Tonight].Reason,
+		})
 		if nodes := nodesOf(fresh[c.Tonight]); len(nodes) > 0 {
 			confirmation.Reason += " on " + strings.Join(nodes, ", ")
 		}
@@ -81,6 +90,28 @@ func (s *Service) conclude(ctx context.Context, n store.Night) error {
 	report.Alerts = regress.Publish(report.Confirmations)
 	s.Failpoint("night-concluded")
 	return s.finish(ctx, h.sweep, n, report, report.Confirmations)
+}
+
+// giveUpNodes cancels the runs again that have waited too long for the node that
+// they are for: one that is down must not keep the night from being judged by the
+// others.
+func (s *Service) giveUpNodes(ctx context.Context, again store.Sweep) error {
+	if s.Now().Sub(again.SubmittedAt) < nodePatience {
+		return nil
+	}
+	waiting, err := s.Store.WaitingForNodes(ctx, again.ID)
+	if err != nil || len(waiting) == 0 {
+		return err
+	}
+	var runs []int64
+	seen := map[string]bool{}
+	for _, r := range waiting {
+		runs, seen[r.Node] = append(runs, r.ID), true
+	}
+	nodes := strings.Join(slices.Sorted(maps.Keys(seen)), ", ")
+	s.Log.WarnContext(ctx, "nodes did not take the runs again of a night", "sweep", again.ID, "nodes", nodes, "runs", len(runs))
+	_, err = s.Store.Cancel(ctx, store.Scope{Runs: runs}, "sbench", fmt.Sprintf("%s did not take it within %v", nodes, nodePatience))
+	return err
 }
 
 // finish stores the judgement. What was not run again is on the record as well.

@@ -49,6 +49,8 @@ const (
 	// patience is how long the runs again are asked for while something does not
 	// answer.
 	patience = 12 * time.Hour
+	// nodePatience is how long a run again waits for the node that it is for.
+	nodePatience = 6 * time.Hour
 	// maxRuns bounds the runs again of one night, both sides together.
 	maxRuns = 2000
 	// referenceRuns are made of the reference setting beside the candidates.
@@ -240,7 +242,8 @@ func (s *Service) again(ctx context.Context, sweep store.Sweep, report regress.R
 	var list []store.Again
 	unchanged := false
 	for _, c := range within(report.Candidates) {
-		list = append(list, store.Again{SweepID: sweep.ID, SettingHash: c.Tonight, Runs: c.Runs})
+		// What nothing pinned explains may be a node: it is run on several.
+		list = append(list, store.Again{SweepID: sweep.ID, SettingHash: c.Tonight, Runs: c.Runs, Spread: c.Before == c.Tonight})
 		switch {
 		case c.Before == c.Tonight:
 			unchanged = true
@@ -249,7 +252,7 @@ func (s *Service) again(ctx context.Context, sweep store.Sweep, report regress.R
 		}
 	}
 	if unchanged && known && at[reference.SettingHash] != 0 {
-		list = append(list, store.Again{SweepID: at[reference.SettingHash], SettingHash: reference.SettingHash, Runs: referenceRuns})
+		list = append(list, store.Again{SweepID: at[reference.SettingHash], SettingHash: reference.SettingHash, Runs: referenceRuns, Spread: true})
 	}
 	return list, nil
 }

@@ -35,6 +35,8 @@ type world struct {
 	driver  string                          // of tonight's fingerprints
 	slower  func(hash, node string) float64 // what a run takes more time by
 	batches int
+	spread  map[string]store.Spread // of the runs again
+	one     bool                    // all of a night's runs are on one node
 }
 
 var tonight = time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)
@@ -136,6 +138,9 @@ func (w *world) measure(sweep int64) {
 	var all []store.Sealed
 	for i, r := range rows {
 		node := fmt.Sprintf("n%d", r.Repeat%4+1)
+		if w.one {
+			node = "n1"
+		}
 		x := w.slower(r.SettingHash, node) * math.Exp(0.01*w.random.NormFloat64())
 		throughput, latency := 100/x, x/10
 		a := result.Attempt{
@@ -203,9 +208,12 @@ func (w *world) confirm(ctx context.Context, who auth.Identity, of int64, list [
 			return 0, fmt.Errorf("setting %s of sweep %d: %d found: %w", a.SettingHash, a.SweepID, len(found), err)
 		}
 		found[0].Repeats = a.Runs
+		if a.Spread && w.spread[a.SettingHash].Reason == "" {
+			found[0].Nodes = []string{"n1", "n2", "n3", "n4"}
+		}
 		n.Settings = append(n.Settings, found[0])
 	}
-	id, _, err := w.store.CreateConfirmation(ctx, n, of)
+	id, _, err := w.store.CreateConfirmation(ctx, n, of, w.spread)
 	return id, err
 }
 
@@ -277,7 +285,8 @@ func TestNight_Unpinned(t *testing.T) {
 	}
 	w.turn("night-admitted")
 	w.turn("")
-	if len(w.asked) != 1 || len(w.asked[0]) != 2 || w.asked[0][0].SettingHash != slow || w.asked[0][1].SettingHash != settings[3].Hash {
+	if len(w.asked) != 1 || len(w.asked[0]) != 2 || w.asked[0][0].SettingHash != slow || w.asked[0][1].SettingHash != settings[3].Hash ||
+		!w.asked[0][0].Spread || !w.asked[0][1].Spread {
 		t.Fatalf("run again: %+v", w.asked)
 	}
 	n, _ = w.report(id)
@@ -293,7 +302,7 @@ func TestNight_Unpinned(t *testing.T) {
 	if n.State != store.NightJudged || len(r.Alerts) != 1 || len(r.Confirmations) != 1 || !r.Confirmations[0].Published {
 		t.Fatalf("%s: %+v %+v", n.State, r.Alerts, r.Confirmations)
 	}
-	if c := r.Confirmations[0]; c.Method != "predictive" || math.Abs(*c.Ratio-1.08) > 0.03 || !strings.Contains(c.Reason, "on n1, n2, n3, n4") {
+	if c := r.Confirmations[0]; c.Method != "predictive" || c.Cause != regress.CauseSoftware || len(c.Nodes) != 4 || math.Abs(*c.Ratio-1.08) > 0.03 || !strings.Contains(c.Reason, "on n1, n2, n3, n4") {
 		t.Errorf("%+v", c)
 	}
 	list, err := w.store.Judgements(t.Context(), []int64{id})
@@ -326,7 +335,7 @@ func TestNight_ChangedDigest(t *testing.T) {
 	}
 	id := w.night(changed)
 	w.turn("")
-	if len(w.asked) != 1 || len(w.asked[0]) != 2 || w.asked[0][0].SettingHash != slow || w.asked[0][1].SettingHash != old[2].Hash {
+	if len(w.asked) != 1 || len(w.asked[0]) != 2 || w.asked[0][0].SettingHash != slow || w.asked[0][1].SettingHash != old[2].Hash || w.asked[0][0].Spread {
 		t.Fatalf("run again: %+v", w.asked)
 	}
 	n, _ := w.report(id)
@@ -335,6 +344,76 @@ func TestNight_ChangedDigest(t *testing.T) {
 	_, r := w.report(id)
 	if len(r.Alerts) != 1 || r.Confirmations[0].Method != "interleaved" || !r.Confirmations[0].Published {
 		t.Errorf("%+v %+v", r.Alerts, r.Confirmations)
+	}
+}
+
+// On a site with one node a slowdown is published, but nobody says that it is not
+// the node. Where only one node is left of several, nothing is.
+func TestNight_OneNode(t *testing.T) {
+	t.Parallel()
+	for name, reason := range map[string]string{"all there is": "n1 is the only usable node for it", "all that is left": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			settings := w.settings(6, "a")
+			w.past(settings, 20)
+			slow := w.hashes[5]
+			w.slower = func(hash, _ string) float64 {
+				if hash == slow {
+					return 1.08
+				}
+				return 1
+			}
+			w.spread = map[string]store.Spread{slow: {Nodes: []string{}, Reason: reason}}
+			id := w.night(settings)
+			w.turn("")
+			w.one = true
+			n, _ := w.report(id)
+			w.measure(*n.ConfirmedBy)
+			w.turn("")
+			_, r := w.report(id)
+			if len(r.Confirmations) != 1 {
+				t.Fatalf("%+v", r)
+			}
+			c := r.Confirmations[0]
+			if c.Published != (reason != "") || c.Cause != regress.CauseUnknown || c.NotSpread != reason || len(c.Nodes) != 1 || !strings.Contains(c.Reason, reason) {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+}
+
+// A node that does not take its run again does not keep the night open for ever.
+func TestNight_NodeGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	settings := w.settings(6, "a")
+	w.past(settings, 20)
+	slow := w.hashes[5]
+	w.slower = func(hash, _ string) float64 {
+		if hash == slow {
+			return 1.08
+		}
+		return 1
+	}
+	id := w.night(settings)
+	w.turn("")
+	n, _ := w.report(id)
+	w.now = w.now.Add(5 * time.Hour)
+	w.turn("")
+	if waiting, err := w.store.WaitingForNodes(t.Context(), *n.ConfirmedBy); err != nil || len(waiting) < 5 || waiting[1].Node != "n2" {
+		t.Fatalf("after five hours: %+v, %v", waiting, err)
+	}
+	w.now = w.now.Add(90 * time.Minute)
+	w.turn("")
+	if waiting, err := w.store.WaitingForNodes(t.Context(), *n.ConfirmedBy); err != nil || len(waiting) != 0 {
+		t.Errorf("after more than six: %+v, %v", waiting, err)
+	}
+	w.settle(*n.ConfirmedBy)
+	w.turn("")
+	n, r := w.report(id)
+	if n.State != store.NightJudged || len(r.Alerts) != 0 || !strings.Contains(r.Confirmations[0].Reason, "0 fresh runs") {
+		t.Errorf("%s: %+v", n.State, r.Confirmations)
 	}
 }
 

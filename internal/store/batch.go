@@ -386,6 +386,27 @@ func (s *Store) NodeDrifts(ctx context.Context, site string, since time.Time) ([
 	return collect[NodeDrift](ctx, s.pool, "node drifts", sqlNodeDrift, site, since)
 }
 
+// driftSettings is how many settings a node must not have been pinned for, for all to
+// avoid it.
+const driftSettings = 3
+
+// NodesToAvoid are the nodes of a site that were refused since then, by setting; ""
+// has those that all settings avoid.
+func (s *Store) NodesToAvoid(ctx context.Context, site string, since time.Time) (map[string][]string, error) {
+	list, err := s.NodeDrifts(ctx, site, since)
+	if err != nil {
+		return nil, err
+	}
+	avoid, settings := map[string][]string{}, map[string]int{}
+	for _, d := range list {
+		avoid[d.SettingHash] = append(avoid[d.SettingHash], d.Node)
+		if settings[d.Node]++; settings[d.Node] == driftSettings {
+			avoid[""] = append(avoid[""], d.Node)
+		}
+	}
+	return avoid, nil
+}
+
 // RunTime is how long runs of a series took at a site.
 type RunTime struct {
 	SeriesHash string

@@ -80,6 +80,7 @@ type PendingRun struct {
 	SeriesHash  string
 	Repeat      int
 	AvoidNodes  []string
+	Node        string // that it is for; "" for any
 }
 
 // SettingKey names a setting within a sweep, where its labels are its own.
@@ -97,7 +98,7 @@ type Pending struct {
 
 const (
 	sqlPendingRuns = `
-select r.id, r.sweep_id, ss.ordinal, r.setting_hash, c.series_hash, r.repeat, r.avoid_nodes
+select r.id, r.sweep_id, ss.ordinal, r.setting_hash, c.series_hash, r.repeat, r.avoid_nodes, r.node
   from sweep s
   join run r on r.sweep_id = s.id and r.state = 'pending'
   join sweep_setting ss on ss.sweep_id = r.sweep_id and ss.setting_hash = r.setting_hash

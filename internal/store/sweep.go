@@ -53,9 +53,13 @@ type NewSetting struct {
 	CanonicalSpec    []byte // the bytes whose SHA-256 is Hash
 	Setting          setting.Setting
 	Repeats          int
-	RepeatsMax       int      // up to which runs may be added; 0 where the number is fixed
-	FirstRepeat      int      // what its repeats count from
-	Carried          *Carried // nil where no older result stands for it
+	RepeatsMax       int // up to which runs may be added; 0 where the number is fixed
+	FirstRepeat      int // what its repeats count from
+	// Nodes are those that its runs are for, in turn; nil for any. EachNode: it has
+	// as many runs as there were nodes to be on.
+	Nodes    []string
+	EachNode bool
+	Carried  *Carried // nil where no older result stands for it
 }
 
 // runs is how many runs the setting gets now.
@@ -64,6 +68,14 @@ func (n *NewSetting) runs() int {
 		return 0
 	}
 	return n.Repeats
+}
+
+// node is the node that a run is for; "" for any.
+func (n *NewSetting) node(repeat int) string {
+	if len(n.Nodes) == 0 {
+		return ""
+	}
+	return n.Nodes[repeat%len(n.Nodes)]
 }
 
 const (
@@ -110,7 +122,11 @@ func (n NewSweep) digest() (string, error) {
 	}
 	h.Write(options)
 	for _, c := range n.Settings {
-		fmt.Fprintf(h, "%s %d %d\n", c.Hash, c.Repeats, c.RepeatsMax)
+		repeats := c.Repeats
+		if c.EachNode { // a node that came back between two tries makes no other request
+			repeats = 0
+		}
+		fmt.Fprintf(h, "%s %d %d\n", c.Hash, repeats, c.RepeatsMax)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
@@ -210,7 +226,7 @@ func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) erro
 	}
 	next, repeat := 0, 0
 	_, err = tx.CopyFrom(ctx, pgx.Identifier{"run"},
-		runColumns,
+		append(slices.Clone(runColumns), "node"),
 		pgx.CopyFromFunc(func() ([]any, error) {
 			for next < len(n.Settings) && repeat == n.Settings[next].runs() {
 				next, repeat = next+1, 0
@@ -220,7 +236,7 @@ func (tx *Tx) copyRuns(ctx context.Context, id int64, n NewSweep, runs int) erro
 			}
 			row := []any{
 				id, n.Settings[next].Hash, int32(n.Settings[next].FirstRepeat + repeat), int32(budget.Attempts), int32(budget.Free), n.Held,
-				string(lifecycle.RunPending), string(lifecycle.ActorAdmit), tx.now,
+				string(lifecycle.RunPending), string(lifecycle.ActorAdmit), tx.now, n.Settings[next].node(repeat),
 			}
 			repeat++
 			return row, nil

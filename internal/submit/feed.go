@@ -25,12 +25,10 @@ import (
 const (
 	// mostPlanned is how many pending runs are looked at in one turn.
 	mostPlanned = 50_000
-	// driftAge is how long a node is avoided after it was not as a setting pins it,
-	// and driftSettings how many settings that must be for it to be avoided by all.
+	// driftAge is how long a node is avoided after it was not as a setting pins it.
 	driftAge = 24 * time.Hour
 	// historyAge is how far back run times are believed.
-	historyAge    = 90 * 24 * time.Hour
-	driftSettings = 3
+	historyAge = 90 * 24 * time.Hour
 )
 
 // feed plans pending runs and submits as many as there is room for.
@@ -53,7 +51,7 @@ func (s *Service) feed(ctx context.Context) error {
 	if err != nil || len(pending.Runs) == 0 {
 		return err
 	}
-	drift, err := s.drift(ctx)
+	drift, err := s.Store.NodesToAvoid(ctx, s.Site.Name, now.Add(-driftAge))
 	if err != nil {
 		return err
 	}
@@ -202,22 +200,6 @@ func inflight(sweep store.Sweep) int {
 	return 0
 }
 
-// drift returns the nodes to avoid by setting; "" has those that all avoid.
-func (s *Service) drift(ctx context.Context) (map[string][]string, error) {
-	list, err := s.Store.NodeDrifts(ctx, s.Site.Name, s.Now().Add(-driftAge))
-	if err != nil {
-		return nil, err
-	}
-	avoid, settings := map[string][]string{}, map[string]int{}
-	for _, d := range list {
-		avoid[d.SettingHash] = append(avoid[d.SettingHash], d.Node)
-		if settings[d.Node]++; settings[d.Node] == driftSettings {
-			avoid[""] = append(avoid[""], d.Node)
-		}
-	}
-	return avoid, nil
-}
-
 // history returns how long runs of the pending series took here.
 func (s *Service) history(ctx context.Context, pending store.Pending) (map[string]plan.History, error) {
 	var series []string
@@ -240,8 +222,8 @@ func (s *Service) history(ctx context.Context, pending store.Pending) (map[strin
 // shape makes plannable runs, and lists those that cannot be planned by reason.
 func (s *Service) shape(ctx context.Context, pending store.Pending, drift map[string][]string, history map[string]plan.History) ([]plan.Run, map[string][]int64) {
 	type key struct {
-		setting store.SettingKey
-		avoid   string
+		setting     store.SettingKey
+		avoid, node string
 	}
 	type shaped struct {
 		shape plan.Shape
@@ -258,13 +240,14 @@ func (s *Service) shape(ctx context.Context, pending store.Pending, drift map[st
 		avoid := slices.Concat(r.AvoidNodes, drift[r.SettingHash], drift[""])
 		slices.Sort(avoid)
 		avoid = slices.Compact(avoid)
-		k := key{store.SettingKey{SweepID: r.SweepID, SettingHash: r.SettingHash}, strings.Join(avoid, ",")}
+		k := key{store.SettingKey{SweepID: r.SweepID, SettingHash: r.SettingHash}, strings.Join(avoid, ","), r.Node}
 		set := pending.Settings[k.setting]
 		got, ok := known[k]
 		if !ok {
 			got.shape, got.err = plan.ShapeOf(s.Site, &set, opts[r.SweepID], avoid)
 			if got.err == nil {
 				got.shape.Sweep = r.SweepID
+				got.shape.Pin(r.Node, avoid)
 				s.limits.bound(ctx, s.Cluster, s.user, &got.shape)
 			}
 			known[k] = got

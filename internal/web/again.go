@@ -51,7 +51,7 @@ func (s *server) again(ctx context.Context, who auth.Identity, of int64, list []
 	o.Site, o.Account, o.JobName = first.Site, first.Account, first.Name+"-confirm"
 	// What was said about the submission itself is not said about this one.
 	o.Hold, o.Begin, o.Only, o.Repeats, o.MaxGPUHours, o.MaxCost, o.Force = false, nil, nil, nil, nil, nil, false
-	o.Dependency, o.MailType, o.MailUser = "", nil, ""
+	o.Dependency, o.MailType, o.MailUser, o.EachNode = "", nil, "", false
 	a.plan.Name = o.JobName
 	settings, err := s.expandAgain(ctx, a, list)
 	if err != nil {
@@ -61,6 +61,10 @@ func (s *server) again(ctx context.Context, who auth.Identity, of int64, list []
 		if err := step(ctx, a); err != nil {
 			return 0, err
 		}
+	}
+	spread, err := s.spread(ctx, a, settings, list)
+	if err != nil {
+		return 0, err
 	}
 	note(ctx, "of_sweep", of)
 	note(ctx, "account", o.Account)
@@ -77,7 +81,7 @@ func (s *server) again(ctx context.Context, who auth.Identity, of int64, list []
 		Name: a.plan.Name, UserName: who.User, UID: who.UID, Account: o.Account, Site: a.site.Name, Priority: first.Priority, IdempotencyKey: key,
 		File: text.File, Options: options, SLO: first.SLO, MaxErrorRate: first.MaxErrorRate, HardwareClass: first.HardwareClass,
 		GPUHours: &a.plan.GPUHours, Settings: settings,
-	}, of)
+	}, of, spread)
 	if err != nil {
 		return 0, err
 	}

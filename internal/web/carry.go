@@ -16,7 +16,7 @@ import (
 func (s *server) carry(ctx context.Context, a *admission) error {
 	a.plan.Skipped, a.plan.Canaries = []api.PlanSkip{}, []string{}
 	policy := a.file.Reuse
-	if policy.Off || a.options.Force || a.options.Only != nil {
+	if policy.Off || a.options.Force || a.options.EachNode || a.options.Only != nil {
 		return nil
 	}
 	if !policy.Given {

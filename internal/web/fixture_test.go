@@ -47,6 +47,8 @@ type env struct {
 	store *store.Store
 	url   string
 	site  *site.Site
+	// server admits for the daemon's own services.
+	server *web.Server
 }
 
 func newEnv(t testing.TB) *env {
@@ -67,7 +69,7 @@ func newEnv(t testing.TB) *env {
 	}
 	srv := httptest.NewServer(handler)
 	t.Cleanup(srv.Close)
-	e.url = srv.URL
+	e.url, e.server = srv.URL, handler
 	return e
 }
 

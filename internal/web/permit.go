@@ -15,9 +15,10 @@ import (
 	"sbench/internal/slurm"
 )
 
-// Accounts asks Slurm about users and what they may do. The errors are those of
-// slurm.Client.
+// Accounts asks Slurm about users and what they may do, and which nodes there are.
+// The errors are those of slurm.Client.
 type Accounts interface {
+	Nodes(ctx context.Context) ([]slurm.Node, error)
 	User(ctx context.Context, cluster, name string) (slurm.User, error)
 	Wall(ctx context.Context, user, account, partitions, qos string) (slurm.Wall, error)
 }

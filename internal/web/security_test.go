@@ -333,6 +333,17 @@ func (d database) User(_ context.Context, _, name string) (slurm.User, error) {
 	return u, nil
 }
 
+// Nodes: three of l4, of which one is drained, and one without GPUs.
+func (database) Nodes(context.Context) ([]slurm.Node, error) {
+	l4 := map[string]int{"gpu:l4": 4}
+	return []slurm.Node{
+		{Name: "n2", State: "IDLE", Partitions: []string{"l4"}, GRES: l4},
+		{Name: "n1", State: "MIXED", Partitions: []string{"l4"}, GRES: l4},
+		{Name: "n3", State: "IDLE+DRAIN", Partitions: []string{"l4"}, GRES: l4},
+		{Name: "c1", State: "IDLE", Partitions: []string{"cpu"}},
+	}, nil
+}
+
 // Wall: QOS short allows 10 minutes.
 func (database) Wall(_ context.Context, user, _, _, qos string) (slurm.Wall, error) {
 	switch {
@@ -359,7 +370,7 @@ func associated(t *testing.T, d database) *env {
 	}
 	srv := httptest.NewServer(handler)
 	t.Cleanup(srv.Close)
-	e.url = srv.URL
+	e.url, e.server = srv.URL, handler
 	e.artefacts()
 	return e
 }

@@ -57,6 +57,7 @@ type admission struct {
 	carried map[string]store.Carried // settings that stand on an older result, canaries included
 	foreign []string                 // images that are not registered
 	repeats map[string]int           // by setting, where they differ; nil: as the sweep says
+	nodes   map[string][]string      // that the runs of a setting are for, in turn; nil for any
 }
 
 // runs is how many runs a setting gets at once, and how many there can be.
@@ -93,7 +94,7 @@ func (s *server) admit(ctx context.Context, who auth.Identity, req api.SubmitReq
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.depend, s.expand, s.carry, s.lookUp, s.forecast, s.permit} {
+	for _, step := range []func(context.Context, *admission) error{s.read, s.choose, s.depend, s.expand, s.eachNode, s.carry, s.lookUp, s.forecast, s.permit} {
 		if err := step(ctx, a); err != nil {
 			return nil, err
 		}
@@ -291,6 +292,9 @@ func (s *server) expand(_ context.Context, a *admission) error {
 	})
 	if list.HasErrors() {
 		return faulty(a.req.FileName, list)
+	}
+	if err := checkEachNode(o, x.Repeats.Adaptive()); err != nil {
+		return err
 	}
 	if o.Only != nil {
 		if x, list = x.Only(o.Only.SettingHash), nil; len(x.Settings) == 0 {
@@ -585,9 +589,10 @@ func (s *server) create(ctx context.Context, a *admission) error {
 	}
 	for i := range a.sweep.Settings {
 		x := &a.sweep.Settings[i]
+		first, _ := a.runs(x.Hash)
 		n.Settings = append(n.Settings, store.NewSetting{
-			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: a.sweep.Repeats.First(),
-			RepeatsMax: most, FirstRepeat: firstRepeat(a.options),
+			Hash: x.Hash, SeriesHash: x.Series, CanonicalSpec: x.Setting.Canonical(), Setting: x.Setting, Repeats: first,
+			RepeatsMax: most, FirstRepeat: firstRepeat(a.options), Nodes: a.nodes[x.Hash], EachNode: a.options.EachNode,
 		})
 		if c, ok := a.carried[x.Hash]; ok {
 			n.Settings[i].Carried = &c

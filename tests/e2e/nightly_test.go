@@ -20,12 +20,19 @@ import (
 // history is labelled synthetic nights around what the settings really measured.
 type rehearsal struct {
 	*testing.T
-	name              string
-	settings, repeats int
-	hardware          string  // the block's fields
-	nodes             string  // that the synthetic nights are on
-	runCV, nightCV    float64 // of the synthetic nights
+	name           string
+	settings       int
+	repeats        string  // a number, or a policy
+	hardware       string  // the block's fields
+	nodes          string  // that the synthetic nights are on
+	runCV, nightCV float64 // of the synthetic nights
+	timeLimit      string  // of a task, so that the runs are shared out among all nodes
+	fault          string  // what happens while r.broken() is there; "" for nothing
 }
+
+// broken is the file that, once it is there, makes the planted fault happen although
+// nothing pinned changes.
+func (r rehearsal) broken() string { return filepath.Join(env.dir, "images", r.name+".broken") }
 
 // engine writes an engine that slows down by the shell condition that is given, ""
 // for never. Another text is another digest.
@@ -33,6 +40,9 @@ func (r rehearsal) engine(slow string) string {
 	r.Helper()
 	path := filepath.Join(env.dir, "images", fmt.Sprintf("%s-%x.sh", r.name, len(slow)))
 	text := "#!/bin/sh\n"
+	if r.fault != "" {
+		text += fmt.Sprintf("[ -e %s ] && %s\n", r.broken(), r.fault)
+	}
 	if slow != "" {
 		text += slow + "\n"
 	}
@@ -44,7 +54,8 @@ func (r rehearsal) engine(slow string) string {
 }
 
 // file is the sweep with an engine; settings differ in a variable that nothing but
-// the planted fault looks at.
+// the planted fault looks at. A run has few requests, each longer than the time to
+// get one off, so that a busy machine spoils few of them.
 func (r rehearsal) file(engine string) string {
 	r.Helper()
 	numbers := make([]string, r.settings)
@@ -53,7 +64,7 @@ func (r rehearsal) file(engine string) string {
 	}
 	return fmt.Sprintf(`sweep: v1
 name: %s
-repeats: %d
+repeats: %s
 reuse: off
 setting:
   model:    {name: sim-model, precision: bf16}
@@ -65,10 +76,10 @@ setting:
     request: {endpoint: completions, ignore_eos: true, temperature: 0, top_p: 1}
     arrival: {process: closed, concurrency: 2}
     input_tokens:  {distribution: constant, value: 16}
-    output_tokens: {distribution: constant, value: 40}
-    warmup: 500ms
+    output_tokens: {distribution: constant, value: 60}
+    warmup: 300ms
     ramp: 0s
-    duration: 3s
+    duration: 2s
     drain: 5s
     seed: 7
 matrix:
@@ -86,14 +97,21 @@ func (r rehearsal) write(text string) string {
 	return path
 }
 
-// past runs the sweep once, and inserts synthetic nights around it.
-func (r rehearsal) past(file string) {
+// past runs the sweep once, and inserts synthetic nights around it, each with a run
+// on every node.
+func (r rehearsal) past(file string) string {
 	r.Helper()
-	id := env.submit(r.T, file, "--repeats", "1")
-	poll(r.T, 30*time.Minute, "sweep "+id+" to end", func() bool { return env.sweep(r.T, id).Terminal() },
+	id := env.submit(r.T, file, "--repeats", "1", "--time", r.timeLimit)
+	r.ended(id)
+	env.must(r.T, "sbench", "dev", "history", id, "--label", "rehearsal of "+r.name, "--nights", "20",
+		"--repeats", strconv.Itoa(1+strings.Count(r.nodes, ",")), "--run-cv", fmt.Sprint(r.runCV), "--night-cv", fmt.Sprint(r.nightCV), "--nodes", r.nodes)
+	return id
+}
+
+func (r rehearsal) ended(id string) {
+	r.Helper()
+	poll(r.T, 20*time.Minute, "sweep "+id+" to end", func() bool { return env.sweep(r.T, id).Terminal() },
 		func() string { return env.exec(r.T, "squeue", "-a").stdout })
-	env.must(r.T, "sbench", "dev", "history", id, "--label", "rehearsal of "+r.name, "--nights", "20", "--repeats", strconv.Itoa(r.repeats),
-		"--run-cv", fmt.Sprint(r.runCV), "--night-cv", fmt.Sprint(r.nightCV), "--nodes", r.nodes)
 }
 
 // night fires the schedule and returns the number of its sweep.
@@ -116,8 +134,7 @@ func (r rehearsal) night() string {
 // judged waits for the judgement; want is the command's exit status.
 func (r rehearsal) judged(id string, want int) api.Night {
 	r.Helper()
-	poll(r.T, 30*time.Minute, "sweep "+id+" to end", func() bool { return env.sweep(r.T, id).Terminal() },
-		func() string { return env.exec(r.T, "squeue", "-a").stdout })
+	r.ended(id)
 	out := env.exec(r.T, "sbench", "regressions", id, "--wait", "--json")
 	if out.code != want {
 		r.Errorf("regressions: exit %d, want %d\n%s\n%s", out.code, want, out.stderr, env.exec(r.T, "sbench", "regressions", id, "--all").stdout)
@@ -145,26 +162,30 @@ func (r rehearsal) published(id string, n api.Night) map[string]regress.Confirma
 	return out
 }
 
-// slowSetting slows one setting down by a share of its speed.
+// slowSetting slows one setting down to a rate of 50.
 func slowSetting(number int, rate float64) string {
 	return fmt.Sprintf(`[ "$SIM_SETTING" = %d ] && set -- "$@" --decode-rate %g`, number, rate)
 }
 
 // TestNight: a new image makes one setting slower. The night is judged by itself:
 // the old and the new setting are run again side by side, and that one is
-// published, the others are not.
+// published, the others are not. The night after, another setting is slower and
+// nothing pinned changed: it is run again on different nodes, and is published
+// because no node explains it.
 func TestNight(t *testing.T) {
-	r := rehearsal{T: t, name: "night", settings: 4, repeats: 2, hardware: "gpu: l4, gpus: 1, nodes: 1, placement: gpu", nodes: "l4-1,l4-2", runCV: 0.02, nightCV: 0.01}
-	old := r.file(r.engine(""))
-	r.past(old)
-	r.repeats = 3
+	r := rehearsal{
+		T: t, name: "night", settings: 4, repeats: "2", hardware: "gpu: l4, gpus: 1, nodes: 1, placement: gpu", nodes: "l4-1,l4-2",
+		runCV: 0.02, nightCV: 0.01, timeLimit: "10", fault: slowSetting(2, 38),
+	}
+	r.past(r.file(r.engine("")))
+	r.repeats = "3"
 	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", r.write(r.file(r.engine(slowSetting(3, 38)))))
 	defer env.must(t, "sbench", "cron", "rm", r.name)
 	id := r.night()
 	n := r.judged(id, 5)
 	found := r.published(id, n)
 	c, ok := found["3"]
-	if !ok || len(found) != 1 || c.Method != "interleaved" || c.Metric != "output_tokens_per_s" || c.Synthetic == 0 || *c.Ratio < 1.1 {
+	if !ok || len(found) != 1 || c.Method != "interleaved" || c.Cause != regress.CausePinned || c.Metric != "output_tokens_per_s" || c.Synthetic == 0 || *c.Ratio < 1.1 {
 		t.Errorf("published %+v", found)
 	}
 	if n.Confirmation == nil || n.HardwareClass != "emulated" {
@@ -173,18 +194,31 @@ func TestNight(t *testing.T) {
 	if view := env.must(t, "sbench", "results", fmt.Sprint(*n.Confirmation)); !strings.Contains(view, "emulated") {
 		t.Errorf("the runs again:\n%s", view)
 	}
+
+	if err := os.WriteFile(r.broken(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id = r.night()
+	n = r.judged(id, 5)
+	found = r.published(id, n)
+	c, ok = found["2"]
+	if !ok || len(found) != 1 || c.Method != "predictive" || c.Cause != regress.CauseSoftware || c.NotSpread != "" || len(c.Nodes) != 2 {
+		t.Errorf("published %+v", found)
+	}
 }
 
-// TestNights: of forty settings one gets 8 % slower, and it alone is published; a
-// node that gets 8 % slower is named, and no setting is blamed for it; and the sweep
-// submitted again unchanged runs only canaries.
+// TestNights: of forty settings one gets 8 % slower, and it alone is published; the
+// sweep submitted again unchanged runs only canaries; and a node that gets 8 % slower
+// is named, also by the reference setting, and no setting is blamed for it.
 func TestNights(t *testing.T) {
 	r := rehearsal{
-		T: t, name: "nights", settings: 40, repeats: 3, hardware: "gpu: h100-sxm, gpus: 1, nodes: 1, placement: node", nodes: "gpu1,gpu2,gpu3,gpu4", runCV: 0.008, nightCV: 0.004,
+		T: t, name: "nights", settings: 40, repeats: "{min: 3, max: 6, until: {metrics: [output_tokens_per_s], relative_ci: 0.05}}",
+		hardware: "gpu: h100-sxm, gpus: 1, nodes: 1, placement: node", nodes: "gpu1,gpu2,gpu3,gpu4",
+		runCV: 0.012, nightCV: 0.006, timeLimit: "18", fault: `[ "$SLURMD_NODENAME" = gpu2 ] && set -- "$@" --decode-rate 46.2`,
 	}
-	old := r.file(r.engine(""))
-	r.past(old)
-	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", r.write(r.file(r.engine(slowSetting(17, 46.2)))))
+	first := r.past(r.file(r.engine("")))
+	slower := r.file(r.engine(slowSetting(17, 46.2)))
+	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", "--time", r.timeLimit, r.write(slower))
 	defer env.must(t, "sbench", "cron", "rm", r.name)
 	id := r.night()
 	n := r.judged(id, 5)
@@ -193,38 +227,69 @@ func TestNights(t *testing.T) {
 		t.Errorf("published %+v", found)
 	}
 	t.Logf("%d candidates of %d series, %d run again", len(n.Report.Candidates), n.Series, len(n.Report.Confirmations))
+	r.unchanged(strings.Replace(slower, "reuse: off", "reuse: {max_age: 30d, canary: 0.05}", 1))
+	r.drift(first)
+}
 
-	// A node drifts: the engine is what it was.
-	slow := `[ "$SLURMD_NODENAME" = gpu2 ] && set -- "$@" --decode-rate 46.2`
-	env.must(t, "sbench", "cron", "update", r.name, r.write(r.file(r.engine(slow))))
-	id = r.night()
-	n = r.judged(id, 0)
+// unchanged submits what was measured last night again.
+func (r rehearsal) unchanged(file string) {
+	r.Helper()
+	plan := decode[api.SubmitResponse](r.T, env.input(r.T, file, "sbench", "submit", "--test-only", "--json", "-").stdout).Plan
+	if len(plan.Canaries) != 2 || len(plan.Skipped) != 38 || plan.Runs != 6 || !(plan.SavedGPUHours > 0) {
+		r.Errorf("%d canaries, %d skipped, %d runs, %g GPU-hours saved", len(plan.Canaries), len(plan.Skipped), plan.Runs, plan.SavedGPUHours)
+	}
+	id := env.submit(r.T, file)
+	r.ended(id)
+	canary := map[string]bool{}
+	for _, run := range env.runs(r.T, id) {
+		canary[run.SettingHash] = true
+	}
+	if len(canary) != 2 {
+		r.Errorf("%d settings ran: %s", len(canary), fmt.Sprint(canary))
+	}
+}
+
+// drift makes gpu2 slower between two nights; nothing that is pinned changes. Each
+// of eight settings is run on each node, and one of them is the reference.
+func (r rehearsal) drift(first string) {
+	r.Helper()
+	r.settings, r.repeats = 8, "1"
+	env.must(r.T, "sbench", "cron", "update", r.name, "--each-node", "--time", r.timeLimit, r.write(r.file(r.engine(slowSetting(17, 46.2)))))
+	sweep := env.sweep(r.T, first)
+	env.must(r.T, "sbench", "reference", "set", sweep.Site, sweep.Settings[0].SettingHash)
+	defer env.must(r.T, "sbench", "reference", "rm", sweep.Site)
+	if err := os.WriteFile(r.broken(), nil, 0o600); err != nil {
+		r.Fatal(err)
+	}
+	id := r.night()
+	n := r.judged(id, 0)
+	for _, s := range env.sweep(r.T, id).Settings {
+		if s.NTotal != 4 {
+			r.Errorf("setting %s has %d runs on four nodes", s.SettingHash, s.NTotal)
+		}
+	}
 	named := map[string]bool{}
 	for _, e := range n.Report.Nodes {
 		named[e.Node] = true
 		if e.Effect < 0.04 || e.Effect > 0.12 {
-			t.Errorf("%+v", e)
+			r.Errorf("%+v", e)
 		}
 	}
 	if len(named) != 1 || !named["gpu2"] {
-		t.Errorf("outliers %+v", n.Report.Nodes)
+		r.Errorf("outliers %+v", n.Report.Nodes)
 	}
-	if text := env.must(t, "sbench", "regressions", id); !strings.Contains(text, "node gpu2 is") {
-		t.Errorf("%s", text)
+	for _, ref := range n.Report.References {
+		if ref.Drift != (ref.Node == "gpu2") {
+			r.Errorf("the reference setting on %s: %+v", ref.Node, ref)
+		}
 	}
-
-	again := strings.Replace(r.file(r.engine(slow)), "reuse: off", "reuse: {max_age: 30d, canary: 0.05}", 1)
-	plan := decode[api.SubmitResponse](t, env.input(t, again, "sbench", "submit", "--test-only", "--json", "-").stdout).Plan
-	if len(plan.Canaries) != 2 || len(plan.Skipped) != 38 || plan.Runs != 6 {
-		t.Errorf("%d canaries, %d skipped, %d runs", len(plan.Canaries), len(plan.Skipped), plan.Runs)
+	if len(n.Report.References) != 4 {
+		r.Errorf("%d nodes have the reference setting", len(n.Report.References))
 	}
-	unchanged := env.submit(t, again)
-	env.settle(t, unchanged)
-	canary := map[string]bool{}
-	for _, run := range env.runs(t, unchanged) {
-		canary[run.SettingHash] = true
-	}
-	if len(canary) != 2 {
-		t.Errorf("%d settings ran: %s", len(canary), fmt.Sprint(canary))
+	text := env.must(r.T, "sbench", "regressions", id)
+	for _, want := range []string{"node gpu2 is", "the reference setting on gpu2 is"} {
+		if !strings.Contains(text, want) {
+			r.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }
