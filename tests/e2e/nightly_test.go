@@ -54,8 +54,10 @@ func (r rehearsal) engine(slow string) string {
 }
 
 // file is the sweep with an engine; settings differ in a variable that nothing but
-// the planted fault looks at. A run has few requests, each longer than the time to
-// get one off, so that a busy machine spoils few of them.
+// the planted fault looks at. A run's requests begin with its window and last until
+// after it, so that what it measures is the engine's rate, wherever a window would
+// cut others; and a first token takes long enough for the audit to allow the client
+// the few milliseconds that a busy machine takes.
 func (r rehearsal) file(engine string) string {
 	r.Helper()
 	numbers := make([]string, r.settings)
@@ -69,15 +71,15 @@ reuse: off
 setting:
   model:    {name: sim-model, precision: bf16}
   image:    {kind: host, path: %q, digest: %q}
-  engine:   {kind: command, command: ["--listen", "{host}:{port}", "--decode-rate", "50", "--sequence-cost", "0s", "--noise", "run=0.005"]}
+  engine:   {kind: command, command: ["--listen", "{host}:{port}", "--decode-rate", "50", "--prefill-rate", "500", "--sequence-cost", "0s", "--noise", "run=0.005"]}
   hardware: {%s}
   workload:
     kind: serving
     request: {endpoint: completions, ignore_eos: true, temperature: 0, top_p: 1}
     arrival: {process: closed, concurrency: 2}
-    input_tokens:  {distribution: constant, value: 16}
-    output_tokens: {distribution: constant, value: 60}
-    warmup: 300ms
+    input_tokens:  {distribution: constant, value: 80}
+    output_tokens: {distribution: constant, value: 100}
+    warmup: 0s
     ramp: 0s
     duration: 2s
     drain: 5s
@@ -162,9 +164,13 @@ func (r rehearsal) published(id string, n api.Night) map[string]regress.Confirma
 	return out
 }
 
-// slowSetting slows one setting down to a rate of 50.
-func slowSetting(number int, rate float64) string {
-	return fmt.Sprintf(`[ "$SIM_SETTING" = %d ] && set -- "$@" --decode-rate %g`, number, rate)
+// slowed makes everything take so much longer where a shell condition holds.
+func slowed(condition string, by float64) string {
+	return fmt.Sprintf(`%s && set -- "$@" --decode-rate %g --prefill-rate %g`, condition, 50/(1+by), 500/(1+by))
+}
+
+func slowSetting(number int, by float64) string {
+	return slowed(fmt.Sprintf(`[ "$SIM_SETTING" = %d ]`, number), by)
 }
 
 // TestNight: a new image makes one setting slower. The night is judged by itself:
@@ -175,11 +181,11 @@ func slowSetting(number int, rate float64) string {
 func TestNight(t *testing.T) {
 	r := rehearsal{
 		T: t, name: "night", settings: 4, repeats: "2", hardware: "gpu: l4, gpus: 1, nodes: 1, placement: gpu", nodes: "l4-1,l4-2",
-		runCV: 0.02, nightCV: 0.01, timeLimit: "10", fault: slowSetting(2, 38),
+		runCV: 0.02, nightCV: 0.01, timeLimit: "10", fault: slowSetting(2, 0.3),
 	}
 	r.past(r.file(r.engine("")))
 	r.repeats = "3"
-	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", r.write(r.file(r.engine(slowSetting(3, 38)))))
+	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", r.write(r.file(r.engine(slowSetting(3, 0.3)))))
 	defer env.must(t, "sbench", "cron", "rm", r.name)
 	id := r.night()
 	n := r.judged(id, 5)
@@ -214,10 +220,10 @@ func TestNights(t *testing.T) {
 	r := rehearsal{
 		T: t, name: "nights", settings: 40, repeats: "{min: 3, max: 6, until: {metrics: [output_tokens_per_s], relative_ci: 0.05}}",
 		hardware: "gpu: h100-sxm, gpus: 1, nodes: 1, placement: node", nodes: "gpu1,gpu2,gpu3,gpu4",
-		runCV: 0.012, nightCV: 0.006, timeLimit: "18", fault: `[ "$SLURMD_NODENAME" = gpu2 ] && set -- "$@" --decode-rate 46.2`,
+		runCV: 0.012, nightCV: 0.006, timeLimit: "18", fault: slowed(`[ "$SLURMD_NODENAME" = gpu2 ]`, 0.08),
 	}
 	first := r.past(r.file(r.engine("")))
-	slower := r.file(r.engine(slowSetting(17, 46.2)))
+	slower := r.file(r.engine(slowSetting(17, 0.08)))
 	env.must(t, "sbench", "cron", "add", r.name, "--schedule", "0 3 1 1 *", "--time", r.timeLimit, r.write(slower))
 	defer env.must(t, "sbench", "cron", "rm", r.name)
 	id := r.night()
@@ -254,7 +260,7 @@ func (r rehearsal) unchanged(file string) {
 func (r rehearsal) drift(first string) {
 	r.Helper()
 	r.settings, r.repeats = 8, "1"
-	env.must(r.T, "sbench", "cron", "update", r.name, "--each-node", "--time", r.timeLimit, r.write(r.file(r.engine(slowSetting(17, 46.2)))))
+	env.must(r.T, "sbench", "cron", "update", r.name, "--each-node", "--time", r.timeLimit, r.write(r.file(r.engine(slowSetting(17, 0.08)))))
 	sweep := env.sweep(r.T, first)
 	env.must(r.T, "sbench", "reference", "set", sweep.Site, sweep.Settings[0].SettingHash)
 	defer env.must(r.T, "sbench", "reference", "rm", sweep.Site)
