@@ -137,7 +137,7 @@ func Load(path string) (Config, error) {
 	if c.Mail.SMTP == "" && c.Mail.Program == "" {
 		c.Mail.Program = defaultMailProgram
 	}
-	for _, p := range []*string{&c.Socket, &c.Runner, &c.GPUHelper, &c.Mail.Program, &c.Listen.TLSCert, &c.Listen.TLSKey, &c.Listen.MungeSocket} {
+	for _, p := range []*string{&c.Socket, &c.Runner, &c.GPUHelper, &c.Mail.Program, &c.Mail.PasswordFile, &c.Listen.TLSCert, &c.Listen.TLSKey, &c.Listen.MungeSocket} {
 		*p = below(dir, *p)
 	}
 	for i := range c.Sites {
@@ -198,6 +198,8 @@ func (c *Config) read(root *strictyaml.Node, r strictyaml.Reader) {
 			r.Fields(n, p, []strictyaml.Field{
 				{Key: "program", Read: text(&c.Mail.Program)},
 				{Key: "smtp", Read: text(&c.Mail.SMTP)},
+				{Key: "user", Read: text(&c.Mail.User)},
+				{Key: "password_file", Read: text(&c.Mail.PasswordFile)},
 				{Key: "from", Read: text(&c.Mail.From)},
 				{Key: "domain", Read: text(&c.Mail.Domain)},
 			})

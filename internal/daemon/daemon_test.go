@@ -85,6 +85,8 @@ func TestLoad_Faults(t *testing.T) {
 		"bad zone":       {"dsn: host=/x\nsites: [a]\ntime_zone: Mars/Olympus\nrunner: " + runner, "not an IANA name"},
 		"two ways":       {"dsn: host=/x\nsites: [a]\nmail: {smtp: 'mail:25', program: /bin/mail, from: a@b}\nrunner: " + runner, "mail.program and mail.smtp exclude each other"},
 		"no sender":      {"dsn: host=/x\nsites: [a]\nmail: {smtp: 'mail:25'}\nrunner: " + runner, "mail.smtp needs mail.from"},
+		"no password":    {"dsn: host=/x\nsites: [a]\nmail: {smtp: 'mail:25', from: a@b, user: a}\nrunner: " + runner, "belong together"},
+		"no relay":       {"dsn: host=/x\nsites: [a]\nmail: {user: a, password_file: b}\nrunner: " + runner, "name it in mail.smtp"},
 		"bad sender":     {"dsn: host=/x\nsites: [a]\nmail: {from: '-oQ/tmp'}\nrunner: " + runner, "no plain address"},
 		"bad format":     {"dsn: host=/x\nsites: [a]\nlog_format: xml\nrunner: " + runner, "log_format"},
 		"no runner":      {"dsn: host=/x\nsites: [a]\nrunner: nowhere", "nowhere is no file"},

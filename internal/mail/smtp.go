@@ -3,6 +3,7 @@ package mail
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -12,13 +13,21 @@ import (
 	"time"
 )
 
-// SMTP sends through a relay that takes mail of this host without a login. It
-// goes over to TLS where a relay on another host offers it, and refuses one whose
-// certificate is not its own.
+// SMTP sends through a relay. It goes over to TLS where a relay on another host
+// offers it, and refuses one whose certificate is not its own. At port 465 all is
+// TLS from the first byte (RFC 8314).
 type SMTP struct {
 	Address string        // host:port
 	Timeout time.Duration // of one message; 0 is DefaultTimeout
+	// Login is for relays that want one; nil for those that take mail of this host
+	// as it comes. With it, TLS is a must wherever the relay is.
+	Login *Login
+	// Roots are the authorities that may vouch for the relay; nil is the system's.
+	Roots *x509.CertPool
 }
+
+// submissionsPort is that of mail submission over TLS from the start.
+const submissionsPort = "465"
 
 // Send hands the message to the relay. Message.From must be given.
 func (s SMTP) Send(ctx context.Context, m Message) error {
@@ -73,10 +82,11 @@ func converse(c *smtp.Client, m Message, text []byte) error {
 }
 
 func (s SMTP) dial(ctx context.Context) (*smtp.Client, error) {
-	host, _, err := net.SplitHostPort(s.Address)
+	host, port, err := net.SplitHostPort(s.Address)
 	if err != nil {
 		return nil, err
 	}
+	trust := &tls.Config{ServerName: host, RootCAs: s.Roots, MinVersion: tls.VersionTLS12}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", s.Address)
 	if err != nil {
@@ -87,6 +97,10 @@ func (s SMTP) dial(ctx context.Context) (*smtp.Client, error) {
 			return nil, errors.Join(err, conn.Close())
 		}
 	}
+	far := !loopback(conn.RemoteAddr())
+	if port == submissionsPort {
+		conn = tls.Client(conn, trust)
+	}
 	c, err := smtp.NewClient(conn, host)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -95,11 +109,15 @@ func (s SMTP) dial(ctx context.Context) (*smtp.Client, error) {
 	if err == nil {
 		err = c.Hello(self)
 	}
-	if offered, _ := c.Extension("STARTTLS"); err == nil && offered && !loopback(conn.RemoteAddr()) {
-		err = c.StartTLS(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+	if offered, _ := c.Extension("STARTTLS"); err == nil && offered && port != submissionsPort && (far || s.Login != nil) {
+		err = c.StartTLS(trust)
+	}
+	if err == nil && s.Login != nil {
+		err = s.Login.authenticate(c, host)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Close())
+		_ = c.Close() // a refused login has closed it
+		return nil, err
 	}
 	return c, nil
 }
