@@ -43,16 +43,6 @@ func (y *year) queries() {
 		list, err := y.store.AggregateViews(ctx, last, aggregate.Headline())
 		return len(list), err
 	})
-	// Everything else that sbench results reads with it, the settings and the runs of
-	// the sweep above all.
-	y.warm("results_command", "-", func(ctx context.Context, _ int) (int, error) {
-		settings, err := y.store.SettingViews(ctx, last)
-		_, err1 := y.store.SettingReasons(ctx, last)
-		_, err2 := y.store.AggregateViews(ctx, last, aggregate.Headline())
-		_, err3 := y.store.PartialViews(ctx, last, aggregate.Headline())
-		_, err4 := y.store.CarriedViews(ctx, last, aggregate.Headline())
-		return len(settings), errors.Join(err, err1, err2, err3, err4)
-	})
 	// All nights of a series, as the screen reads them.
 	y.warm("history_of_setting", "<=200", func(ctx context.Context, round int) (int, error) {
 		nights, err := y.store.Nights(ctx, y.series[round%3:round%3+1], "lab", "emulated", time.Unix(0, 0), time.Now().AddDate(2, 0, 0))
@@ -89,6 +79,16 @@ func (y *year) queries() {
 	y.warm("report_latest_results", "<=200", func(ctx context.Context, round int) (n int, err error) {
 		err = y.store.Pool().QueryRow(ctx, "select count(*) from report.latest_results where setting_hash = any($1)", y.hashes[round%3:round%3+10]).Scan(&n)
 		return n, err
+	})
+	// Everything else that sbench results reads with it, the settings and the runs of
+	// the sweep above all.
+	y.warm("results_command", "-", func(ctx context.Context, _ int) (int, error) {
+		settings, err := y.store.SettingViews(ctx, last)
+		_, err1 := y.store.SettingReasons(ctx, last)
+		_, err2 := y.store.AggregateViews(ctx, last, aggregate.Headline())
+		_, err3 := y.store.PartialViews(ctx, last, aggregate.Headline())
+		_, err4 := y.store.CarriedViews(ctx, last, aggregate.Headline())
+		return len(settings), errors.Join(err, err1, err2, err3, err4)
 	})
 }
 

@@ -57,8 +57,8 @@ func TestYear(t *testing.T) {
 	if !y.open() {
 		y.generate()
 	}
-	y.sizes()
 	y.queries()
+	y.sizes()
 	y.ingest()
 }
 
