@@ -218,7 +218,7 @@ func alike(rows []Row) error {
 		case closed(r) != closed(rows[0]):
 			return fmt.Errorf("a closed loop beside an open one: they answer different questions: %w", ErrUnlike)
 		case r.MetricsVersion != "" && rows[0].MetricsVersion != "" && r.MetricsVersion != rows[0].MetricsVersion:
-			return fmt.Errorf("metrics versions %s and %s: recompute the older one: %w", rows[0].MetricsVersion, r.MetricsVersion, ErrUnlike)
+			return fmt.Errorf("metrics versions %s and %s: measure the older one again, or hold what sbench recompute says of its rows beside it: %w", rows[0].MetricsVersion, r.MetricsVersion, ErrUnlike)
 		}
 	}
 	return nil
