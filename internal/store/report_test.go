@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"sbench/internal/pgtest"
 	"sbench/internal/setting"
 	"sbench/internal/store"
@@ -107,5 +109,24 @@ func TestVerifyReport(t *testing.T) {
 		if !strings.Contains(string(text), "`report."+view+"`") {
 			t.Errorf("docs/sql.md does not describe report.%s", view)
 		}
+	}
+}
+
+// TestReport_LatestResultsOfOneSetting: the condition selects settings before the
+// latest summary of each is looked up, of 6,000 in a year of results.
+func TestReport_LatestResultsOfOneSetting(t *testing.T) {
+	t.Parallel()
+	s := pgtest.New(t)
+	rows, err := s.Pool().Query(t.Context(), `explain select * from report.latest_results where setting_hash = 'abc'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(lines, "\n")
+	if strings.Contains(plan, "l.setting_hash = 'abc'") || !strings.Contains(plan, "setting_hash = 'abc'") {
+		t.Errorf("got\n%s", plan)
 	}
 }
