@@ -37,14 +37,13 @@ select setting_hash, id as aggregate_id, sweep_id, n_valid, last_ended_at as mea
           from aggregate a join sweep_setting ss using (sweep_id, setting_hash) join sweep s on s.id = a.sweep_id
          where a.setting_hash = any($1) and a.site = $2
          order by a.setting_hash, a.created_at desc, a.id desc) latest
- where settled and is_final and n_valid >= n_total and n_valid >= $6 and not mixed and findings = '{}' and verdicts = '{precise}'
+ where settled and is_final and n_valid >= n_total and n_valid >= $6 and not mixed and findings = '{}' and 'precise' = any(verdicts) and not 'bimodal' = any(verdicts)
    and metrics_version = $3 and hardware_class = $4 and last_ended_at >= $5
    and ($7 = '' or quality_hash = $7)`
 
 // FreshResults returns the settings whose latest result on a site is final,
 // complete, clean, of at least runs runs and younger than since, by their hash, and
-// precise: neither noisy nor of two modes nor bound to its nodes; where quality is
-// not "", with scores of that definition's hash. A latest result that is not good
+// precise: neither noisy nor of two modes; where quality is not "", with scores of that definition's hash. A latest result that is not good
 // enough is not replaced by an older one.
 func (s *Store) FreshResults(ctx context.Context, site, class, metricsVersion string, hashes []string, since time.Time, runs int, quality string) (map[string]Fresh, error) {
 	list, err := collect[Fresh](ctx, s.pool, "fresh results", sqlFresh, hashes, site, metricsVersion, class, since, runs, quality)
