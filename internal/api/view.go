@@ -16,7 +16,7 @@ type SweepSummary struct {
 	User        string     `json:"user"`
 	Account     string     `json:"account"`
 	Site        string     `json:"site"`
-	State       string     `json:"state"` // held, pending, running, complete, incomplete, cancelled
+	State       string     `json:"state"` // held, pending, running, completing, complete, incomplete, cancelled
 	Priority    string     `json:"priority"`
 	SubmittedAt time.Time  `json:"submitted_at"`
 	BeginAt     *time.Time `json:"begin_at"`

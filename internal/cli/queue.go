@@ -227,7 +227,7 @@ func stateCell(s string) cell {
 	switch s {
 	case "complete":
 		st = green
-	case "running", "provisioning":
+	case "running", "provisioning", "completing":
 		st = cyan
 	case "failed", "dead", "incomplete":
 		st = red

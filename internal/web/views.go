@@ -103,7 +103,9 @@ func (s *server) summaryOf(v store.SweepView) api.SweepSummary {
 		pending := v.RunsByState[lifecycle.RunPending]
 		open := sum.RunsOpen()
 		switch {
-		case open > pending || open == 0:
+		case open == 0: // what is left is to sum it up
+			sum.State = "completing"
+		case open > pending:
 			sum.State = "running"
 		case pending > 0 && v.RunsHeld == pending:
 			sum.State = "held"
