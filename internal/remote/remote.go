@@ -125,6 +125,21 @@ func (t *Tree) at(p string) (string, error) {
 	return path.Join(t.base, p), nil
 }
 
+// Look fails where the server has nothing at an absolute path, or does not say.
+func (t *Tree) Look(p string) error {
+	root, err := t.at(p)
+	if err != nil {
+		return err
+	}
+	if err := t.within(answerTimeout, func() error {
+		_, err := t.client.Lstat(root)
+		return err
+	}); err != nil {
+		return fmt.Errorf("%s: %w", root, err)
+	}
+	return nil
+}
+
 // List returns the sizes of all files of a folder, by relative path, or that of
 // one file, by its name, and which of the two it is.
 func (t *Tree) List(p string) (files map[string]int64, dir bool, err error) {

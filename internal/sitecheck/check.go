@@ -62,7 +62,7 @@ func Run(ctx context.Context, st *site.Site, cluster *slurm.Client, o Options) (
 		c.user = u.Username
 	}
 	for _, look := range []func(context.Context){
-		c.controller, c.partitions, c.hardware, c.accounting, c.limits, c.topology, c.epilog, c.files, c.paths, c.jobs,
+		c.controller, c.partitions, c.hardware, c.accounting, c.limits, c.topology, c.epilog, c.files, c.paths, c.mirrors, c.jobs,
 	} {
 		look(ctx)
 		if ctx.Err() != nil {

@@ -10,6 +10,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sbench/internal/batch"
+	"sbench/internal/remote"
+	"sbench/internal/site"
 )
 
 // pathTimeout bounds each look at a file system: one that hangs hangs for ever.
@@ -32,6 +36,46 @@ func (c *check) paths(ctx context.Context) {
 			c.pass("path", f.name, "%s: the daemon reads there", f.path)
 		}
 	}
+}
+
+// mirrors opens each mirror and looks for the folders that it stands in for. Only
+// nodes need them, so a key that is not on the daemon's host is no fault.
+func (c *check) mirrors(ctx context.Context) {
+	for _, m := range c.site.Mirrors {
+		if _, err := os.Stat(m.Key); errors.Is(err, os.ErrNotExist) {
+			c.unknown("mirror", m.URL, "give the daemon's host the key too, or wait for the first run that needs the mirror",
+				"%s is not on the daemon's host", m.Key)
+			continue
+		}
+		has, err := c.mirror(ctx, m)
+		if err != nil {
+			c.fail("mirror", m.URL, "see that the server answers, and that key and known_hosts are the right ones; or remove the mirror", "%v", err)
+			continue
+		}
+		c.pass("mirror", m.URL, "has %s, seen from the daemon's host", strings.Join(has, " and "))
+	}
+}
+
+func (c *check) mirror(ctx context.Context, m site.Mirror) (has []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, pathTimeout)
+	defer cancel()
+	tree, err := remote.Open(ctx, batch.Mirror(m))
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close()
+	var errs []error
+	for _, dir := range []string{c.site.Paths.Models, c.site.Paths.Images} {
+		if err := tree.Look(dir); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		has = append(has, dir)
+	}
+	if len(has) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return has, nil
 }
 
 // within gives up on a file system that does not answer.
