@@ -60,7 +60,7 @@ func TestWorkflow_CommandLinesParse(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range regexp.MustCompile("(?m)(?:^ *|`)(sbench [a-z]+ [a-z]+ [^`\n]*)").FindAllStringSubmatch(string(readme), -1) {
+	for _, m := range regexp.MustCompile("(?m)(?:^ *(?:\\$ )?|`)(sbench [a-z]+ [a-z]+ [^`\n]*)").FindAllStringSubmatch(string(readme), -1) {
 		check(m[1])
 	}
 	for _, want := range []string{"sbench checkpoint add", "sbench submit", "sbench check", "sbench validate", "sbench token create", "sbench quota set", "sbench baseline set"} {

@@ -96,10 +96,10 @@ select 'node_drift' as kind, l.site, 'node ' || d.node as subject, min(l.submitt
  cross join lateral (
        select e ->> 'node' as node, (e ->> 'change')::double precision as worse,
               'the reference setting is ' || round(100 * (e ->> 'change')::numeric, 1) || ' % worse than in ' || (e ->> 'nights') || ' nights before, by ' || (e ->> 'metric') as said
-         from jsonb_array_elements(l.report -> 'references') e where (e ->> 'drift')::boolean
+         from jsonb_array_elements(nullif(l.report -> 'references', 'null')) e where (e ->> 'drift')::boolean
        union all
        select e ->> 'node', (e ->> 'effect')::double precision, (e ->> 'advice') || ', by ' || (e ->> 'metric')
-         from jsonb_array_elements(l.report -> 'nodes') e where (e ->> 'quarantine')::boolean) d
+         from jsonb_array_elements(nullif(l.report -> 'nodes', 'null')) e where (e ->> 'quarantine')::boolean) d
  group by l.site, d.node order by l.site, d.node`
 )
 

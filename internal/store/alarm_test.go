@@ -129,6 +129,13 @@ func TestAlarms(t *testing.T) {
 	if night(`{"references": [], "nodes": []}`); hasAlarm(kinds(), store.AlarmDrift) {
 		t.Error("the nodes are as they were, and still an alarm")
 	}
+	if night(`{"references": null, "nodes": null}`); hasAlarm(kinds(), store.AlarmDrift) {
+		t.Error("an alarm of a night that looked at no node")
+	}
+	var outliers int
+	if err := s.Pool().QueryRow(t.Context(), `select sum(cardinality(outlier_nodes)) from report.nights`).Scan(&outliers); err != nil || outliers != 2 {
+		t.Errorf("report.nights has %d outliers, %v", outliers, err)
+	}
 	if hasAlarm(got, store.AlarmIncomplete) || hasAlarm(got, store.AlarmPreflight) {
 		t.Errorf("older than two days: %+v", got)
 	}
