@@ -17,8 +17,12 @@ const (
 	WindowFile    = "window.parquet"
 	RequestsFile  = "requests.parquet"
 	TelemetryFile = "telemetry.parquet"
-	EngineLog     = "engine.log"
-	RunnerLog     = "runner.log"
+	// PackagesFile has a line for each package of the image: manager (deb, rpm, apk,
+	// python), name and version, with tabs between them, sorted. It is missing where
+	// the image has no shell or no such manager, and for image.kind host.
+	PackagesFile = "packages.tsv"
+	EngineLog    = "engine.log"
+	RunnerLog    = "runner.log"
 )
 
 // ManifestVersion is the version of the manifest's format.

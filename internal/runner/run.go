@@ -71,6 +71,7 @@ type attempt struct {
 	telemetry   []result.Telemetry
 	measured    *measurement
 	evaluated   *evaluation // nil where no answers are asked for
+	packages    []string    // of the image, a line each; nil where they are not known
 
 	shared *life // of the run before; nil: this run starts its server
 	kept   *life // for the run after; nil: the server ended with this run
@@ -259,6 +260,7 @@ func (a *attempt) perform(ctx context.Context) (err error) {
 		{"verify again", func(ctx context.Context) error { return a.verifyAgain(context.WithoutCancel(ctx)) }},
 		// The measurement is over, and nothing that comes now can touch it.
 		{"evaluate", func(ctx context.Context) error { a.evaluate(ctx); return nil }},
+		{"list packages", func(ctx context.Context) error { a.listPackages(ctx); return nil }},
 	}
 	for _, s := range steps {
 		began := time.Now()
@@ -417,6 +419,7 @@ func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
 			m.Reasons = append([]string{"the results could not be written: " + err.Error()}, m.Reasons...)
 		}
 	}
+	a.writePackages()
 	a.log.Info("end", "class", string(m.ExitClass), "valid", m.Valid)
 	_ = closeLog()
 	for _, name := range append([]string{result.EngineLog, result.RunnerLog}, a.logs...) {
@@ -427,7 +430,7 @@ func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
 	_, err := a.writer.Seal(*m)
 	if err != nil && !errors.Is(err, seal.ErrSealed) {
 		// Without the logs there may be room for the manifest.
-		for _, name := range append([]string{result.EngineLog, result.RunnerLog}, a.logs...) {
+		for _, name := range append([]string{result.EngineLog, result.RunnerLog, result.PackagesFile}, a.logs...) {
 			_ = a.writer.Drop(name)
 		}
 		_, err = a.writer.Seal(*m)
