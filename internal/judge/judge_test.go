@@ -1,6 +1,7 @@
 package judge_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -33,6 +34,7 @@ type world struct {
 	refuse  error
 	asked   [][]store.Again
 	driver  string                          // of tonight's fingerprints
+	metrics string                          // version of the definitions; "" is the present one
 	slower  func(hash, node string) float64 // what a run takes more time by
 	batches int
 	spread  map[string]store.Spread // of the runs again
@@ -152,7 +154,7 @@ func (w *world) measure(sweep int64) {
 			Attempt:         store.NewAttempt{Attempt: a, Sealed: true, ExitClass: lifecycle.ExitMeasured, Valid: true, EnvVerified: true, Dir: fmt.Sprintf("/results/%d", r.ID)},
 			FingerprintHash: "f" + w.driver,
 			Result: &result.Result{
-				Attempt: a, Valid: true, EnvVerified: true, MetricsVersion: "v1", PlanHash: "p", Findings: []string{}, NullReasons: map[string]string{},
+				Attempt: a, Valid: true, EnvVerified: true, MetricsVersion: cmp.Or(w.metrics, result.MetricsVersion), PlanHash: "p", Findings: []string{}, NullReasons: map[string]string{},
 				Metrics:     result.Metrics{"output_tokens_per_s": &throughput, "ttft_p95": &latency},
 				Fingerprint: json.RawMessage(fmt.Sprintf(`{"nodes":[{"kernel":"6.1","gpus":{"driver":%q}}]}`, w.driver)),
 			},
@@ -344,6 +346,28 @@ func TestNight_ChangedDigest(t *testing.T) {
 	_, r := w.report(id)
 	if len(r.Alerts) != 1 || r.Confirmations[0].Method != "interleaved" || !r.Confirmations[0].Published {
 		t.Errorf("%+v %+v", r.Alerts, r.Confirmations)
+	}
+}
+
+// What was computed by other definitions of the metrics is no history: neither of a
+// night nor of the number of runs.
+func TestHistory_OtherDefinitions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	settings := w.settings(1, "a")
+	w.metrics = "v0"
+	w.night(settings)
+	w.metrics = ""
+	want := w.night(settings)
+	nights, err := w.store.Nights(t.Context(), []string{settings[0].SeriesHash}, "lab", "emulated", tonight.Add(-time.Hour), w.now)
+	w.must(err)
+	if len(nights) != 1 || nights[0].SweepID != want {
+		t.Errorf("nights %+v, want that of sweep %d", nights, want)
+	}
+	runs, err := w.store.History(t.Context(), settings[0].SeriesHash, "lab", "emulated", tonight.Add(-time.Hour), w.now, 100)
+	w.must(err)
+	if len(runs) != settings[0].Repeats || runs[0].SweepID != want {
+		t.Errorf("%d runs of sweep %d", len(runs), want)
 	}
 }
 

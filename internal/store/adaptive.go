@@ -11,6 +11,7 @@ import (
 
 	"sbench/internal/aggregate"
 	"sbench/internal/lifecycle"
+	"sbench/internal/result"
 )
 
 // Adding is whether runs may be added to a setting of a sweep.
@@ -304,7 +305,7 @@ func (s *Store) ResultViews(ctx context.Context, settingHash string, limit int) 
 // at most limit runs: without confirmations and without findings about the engine.
 // Synthetic nights are no history of a decision.
 func (s *Store) History(ctx context.Context, series, site, class string, since, until time.Time, limit int) ([]Measured, error) {
-	rows, err := s.pool.Query(ctx, sqlHistory, series, site, class, since, until, limit)
+	rows, err := s.pool.Query(ctx, sqlHistory, series, site, class, since, until, limit, result.MetricsVersion)
 	if err != nil {
 		return nil, fmt.Errorf("read history: %w", err)
 	}

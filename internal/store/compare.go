@@ -85,10 +85,12 @@ var (
 select r.attempt_id, r.sweep_id, r.setting_hash, r.series_hash, r.repeat, r.nodes, r.started_at, r.findings, r.fingerprint_hash, r.` +
 		strings.Join(names(metricColumns()), ", r.")
 	sqlMeasured = measuredColumns + ` from result r where r.attempt_id = any($1) order by r.attempt_id`
-	// Of a run that was measured validly more than once the first counts.
+	// Of a run that was measured validly more than once the first counts. What was
+	// computed by other definitions is no history of these.
 	sqlHistory = measuredColumns + `
   from (select distinct on (run_id) * from result
          where series_hash = $1 and site = $2 and hardware_class = $3 and valid and findings = '{}' and started_at >= $4 and started_at < $5
+           and metrics_version = $7
          order by run_id, ended_at, attempt_id) r
  where not exists (select from confirmation c where c.sweep_id = r.sweep_id)
  order by r.started_at desc, r.attempt_id limit $6`

@@ -10,6 +10,7 @@ import (
 
 	"sbench/internal/compare"
 	"sbench/internal/regress"
+	"sbench/internal/result"
 )
 
 // Baseline is a sweep with a name that others are held against.
@@ -96,7 +97,8 @@ func (n NightRow) Judged() regress.Night {
 
 // Of a run that was measured validly more than once the first counts. Results
 // with a finding about the engine are kept out of history, and so are sweeps that
-// have several settings of a series: they are no night of it.
+// have several settings of a series: they are no night of it, and what was computed
+// by other definitions of the metrics.
 const sqlNights = `
 select * from (
     select r.series_hash, r.sweep_id, min(r.setting_hash) as setting_hash, min(r.started_at) as night, false as synthetic,
@@ -107,6 +109,7 @@ select * from (
            array_agg(r.ttft_p95 order by r.repeat) as latency
       from (select distinct on (run_id) * from result
              where series_hash = any($1) and site = $2 and valid and findings = '{}' and started_at >= $3 and hardware_class = $5
+               and metrics_version = $6
              order by run_id, ended_at, attempt_id) r
      where not exists (select from confirmation c where c.sweep_id = r.sweep_id)
      group by r.series_hash, r.sweep_id having count(distinct r.setting_hash) = 1
@@ -120,7 +123,7 @@ select * from (
 // Nights returns the history of series on a site between two times, oldest first
 // within each series.
 func (s *Store) Nights(ctx context.Context, series []string, site, class string, since, until time.Time) ([]NightRow, error) {
-	return collect[NightRow](ctx, s.pool, "history", sqlNights, series, site, since, until, class)
+	return collect[NightRow](ctx, s.pool, "history", sqlNights, series, site, since, until, class, result.MetricsVersion)
 }
 
 // NewSyntheticNight is a night that was never measured.
