@@ -46,8 +46,8 @@ func TestNotRun(t *testing.T) {
 // reader is somebody who types what the manual says: a home of their own with the
 // files that the pages speak of, and the programs on PATH.
 type reader struct {
-	root, home, site string
-	env              []string // of the shells
+	root, home string
+	env        []string // of the shells
 }
 
 func newReader(t *testing.T) *reader {
