@@ -15,10 +15,11 @@ import (
 // disk is the folder in which the batches and the results lie.
 const disk = "disk"
 
-// mount puts a small file system under the batches and results, where it may.
-func (m *matrix) mount() {
+// mount puts a small file system under the batches and results, where it may: with
+// room for what that many runs leave, so that it is full only when it is filled.
+func (m *matrix) mount(runs int) {
 	place := filepath.Join(m.dir, disk)
-	if err := syscall.Mount("tmpfs", place, "tmpfs", 0, "size=128m"); err != nil {
+	if err := syscall.Mount("tmpfs", place, "tmpfs", 0, fmt.Sprintf("size=%dm", 128+runs/4)); err != nil {
 		m.Logf("mount: %v", err)
 		return
 	}

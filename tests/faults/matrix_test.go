@@ -60,7 +60,7 @@ func TestKillMatrix(t *testing.T) {
 		}
 	}
 	size := min(runs, waveRuns)
-	m := newMatrix(t, size)
+	m := newMatrix(t, size, runs)
 	var sweeps []int64
 	for left := runs; left > 0; left -= size {
 		begin := time.Now()
@@ -108,7 +108,7 @@ type matrix struct {
 	log      *os.File
 }
 
-func newMatrix(t *testing.T, runs int) *matrix {
+func newMatrix(t *testing.T, size, runs int) *matrix {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "sbf")
 	if err != nil {
@@ -133,14 +133,14 @@ func newMatrix(t *testing.T, runs int) *matrix {
 	}
 	t.Cleanup(m.end)
 	// The nodes see the file systems that were there when they started.
-	m.mount()
+	m.mount(runs)
 	m.cluster, err = devcluster.Up(t.Context(), devcluster.Options{
 		Dir: filepath.Join(dir, "c"), Nodes: devcluster.Nodes{CPU: 4}, NoDaemon: true, Binaries: bin,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.writeSite(runs)
+	m.writeSite(size)
 	if m.store, err = store.Open(t.Context(), m.cluster.DSN()); err != nil {
 		t.Fatal(err)
 	}
