@@ -201,7 +201,9 @@ on conflict (cluster, job_id_raw, submit_time) do update set
        restart_count = coalesce(excluded.restart_count, a.restart_count),
        state = case when a.ended and not excluded.ended then a.state else excluded.state end,
        slurm_reason = case when excluded.slurm_reason <> '' then excluded.slurm_reason else a.slurm_reason end,
-       cause = case when excluded.cause <> '' then excluded.cause else a.cause end,
+       cause = case when excluded.cause = '' then a.cause
+                    when excluded.cause = 'user' and a.ended and a.state in ('COMPLETED', 'FAILED', 'TIMEOUT', 'OUT_OF_MEMORY', 'NODE_FAIL', 'BOOT_FAIL', 'PREEMPTED', 'DEADLINE')
+                    then a.cause else excluded.cause end,
        nodes = case when cardinality(excluded.nodes) > 0 then excluded.nodes else a.nodes end,
        start_time = coalesce(excluded.start_time, a.start_time),
        end_time = case when excluded.seen_in = 'sacct' then coalesce(excluded.end_time, a.end_time) else coalesce(a.end_time, excluded.end_time) end,
@@ -231,7 +233,9 @@ func (s *Store) AllocationsToFollow(ctx context.Context, tokens []string, since 
 	return collect[Allocation](ctx, s.pool, "allocations to follow", sqlAllocationsToFollow, tokens, since)
 }
 
-// UpsertAllocations adds what was seen to what is known of allocations.
+// UpsertAllocations adds what was seen to what is known of allocations. A start that
+// had ended by itself and is cancelled later was brought back by a controller that
+// crashed, and removed by the tracker: no user did that.
 func (tx *Tx) UpsertAllocations(ctx context.Context, list []Allocation) error {
 	batch := &pgx.Batch{}
 	for _, a := range list {
