@@ -51,6 +51,16 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// slowDown has every run of a setting take 8 % more time.
+func (w *world) slowDown(slow string) {
+	w.slower = func(hash, _ string) float64 {
+		if hash == slow {
+			return 1.08
+		}
+		return 1
+	}
+}
+
 func (w *world) settings(n int, digest string) []store.NewSetting {
 	var list []store.NewSetting
 	w.hashes = nil
@@ -270,12 +280,7 @@ func TestNight_Unpinned(t *testing.T) {
 	w.must(w.store.SetReference(t.Context(), "lab", settings[3].Hash, "root"))
 	w.now, w.driver = tonight, "560.1"
 	slow := w.hashes[5]
-	w.slower = func(hash, _ string) float64 {
-		if hash == slow {
-			return 1.08
-		}
-		return 1
-	}
+	w.slowDown(slow)
 	id := w.night(settings)
 	w.turn("night-screened")
 	n, r := w.report(id)
@@ -329,12 +334,7 @@ func TestNight_ChangedDigest(t *testing.T) {
 	w.now = tonight
 	changed := w.settings(6, "b")
 	slow := w.hashes[2]
-	w.slower = func(hash, _ string) float64 {
-		if hash == slow {
-			return 1.08
-		}
-		return 1
-	}
+	w.slowDown(slow)
 	id := w.night(changed)
 	w.turn("")
 	if len(w.asked) != 1 || len(w.asked[0]) != 2 || w.asked[0][0].SettingHash != slow || w.asked[0][1].SettingHash != old[2].Hash || w.asked[0][0].Spread {
@@ -382,12 +382,7 @@ func TestNight_OneNode(t *testing.T) {
 			settings := w.settings(6, "a")
 			w.past(settings, 20)
 			slow := w.hashes[5]
-			w.slower = func(hash, _ string) float64 {
-				if hash == slow {
-					return 1.08
-				}
-				return 1
-			}
+			w.slowDown(slow)
 			w.spread = map[string]store.Spread{slow: {Nodes: []string{}, Reason: reason}}
 			id := w.night(settings)
 			w.turn("")
@@ -414,12 +409,7 @@ func TestNight_NodeGivenUp(t *testing.T) {
 	settings := w.settings(6, "a")
 	w.past(settings, 20)
 	slow := w.hashes[5]
-	w.slower = func(hash, _ string) float64 {
-		if hash == slow {
-			return 1.08
-		}
-		return 1
-	}
+	w.slowDown(slow)
 	id := w.night(settings)
 	w.turn("")
 	n, _ := w.report(id)
