@@ -390,6 +390,9 @@ func (s *Store) NodeDrifts(ctx context.Context, site string, since time.Time) ([
 // avoid it.
 const driftSettings = 3
 
+// DriftAge is how long a node is avoided after it was not as a setting pins it.
+const DriftAge = 24 * time.Hour
+
 // NodesToAvoid are the nodes of a site that were refused since then, by setting; ""
 // has those that all settings avoid.
 func (s *Store) NodesToAvoid(ctx context.Context, site string, since time.Time) (map[string][]string, error) {

@@ -25,8 +25,6 @@ import (
 const (
 	// mostPlanned is how many pending runs are looked at in one turn.
 	mostPlanned = 50_000
-	// driftAge is how long a node is avoided after it was not as a setting pins it.
-	driftAge = 24 * time.Hour
 	// historyAge is how far back run times are believed.
 	historyAge = 90 * 24 * time.Hour
 )
@@ -51,7 +49,7 @@ func (s *Service) feed(ctx context.Context) error {
 	if err != nil || len(pending.Runs) == 0 {
 		return err
 	}
-	drift, err := s.Store.NodesToAvoid(ctx, s.Site.Name, now.Add(-driftAge))
+	drift, err := s.Store.NodesToAvoid(ctx, s.Site.Name, now.Add(-store.DriftAge))
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"sbench/internal/api"
 	"sbench/internal/plan"
@@ -14,12 +13,8 @@ import (
 	"sbench/internal/store"
 )
 
-const (
-	// spreadOver is over how many nodes the runs again of a setting are spread.
-	spreadOver = 5
-	// driftAge is how long a node that was not as a setting pins it is not asked for.
-	driftAge = 24 * time.Hour
-)
+// spreadOver is over how many nodes the runs again of a setting are spread.
+const spreadOver = 5
 
 // nodes knows where runs can be made at a site, for the length of one request.
 type nodes struct {
@@ -53,7 +48,7 @@ func (s *server) usableNodes(ctx context.Context, a *admission) (*nodes, error) 
 			return nil, invalid("--exclude: %v", err)
 		}
 	}
-	n.avoid, err = s.Store.NodesToAvoid(ctx, a.site.Name, s.Now().Add(-driftAge))
+	n.avoid, err = s.Store.NodesToAvoid(ctx, a.site.Name, s.Now().Add(-store.DriftAge))
 	return n, err
 }
 
