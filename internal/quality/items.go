@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"strings"
 
@@ -40,13 +41,7 @@ func ParseItems(data []byte, method Method) ([]Item, error) {
 	}
 	var items []Item
 	seen := map[string]int{}
-	number := 0
-	for line := range bytes.Lines(data) {
-		number++
-		line = bytes.TrimSpace(line)
-		if len(line) == 0 {
-			continue
-		}
+	for number, line := range numbered(data) {
 		if len(items) == MaxItems {
 			return nil, fmt.Errorf("%w: more than %d", ErrItems, MaxItems)
 		}
@@ -65,6 +60,20 @@ func ParseItems(data []byte, method Method) ([]Item, error) {
 		return nil, fmt.Errorf("%w: there are none", ErrItems)
 	}
 	return items, nil
+}
+
+// numbered are the lines of data that are not empty, with their numbers from 1 and
+// without white space around them.
+func numbered(data []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		number := 0
+		for line := range bytes.Lines(data) {
+			number++
+			if line = bytes.TrimSpace(line); len(line) > 0 && !yield(number, line) {
+				return
+			}
+		}
+	}
 }
 
 func parseItem(line []byte, method Method) (Item, error) {

@@ -1,7 +1,6 @@
 package quality
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,13 +52,7 @@ var ErrOutput = errors.New("output of the command")
 func ParseScores(data []byte, count int) ([]result.QualityItem, error) {
 	list := make([]result.QualityItem, 0, max(0, min(count, len(data)/2+1)))
 	seen := map[string]int{}
-	number := 0
-	for line := range bytes.Lines(data) {
-		number++
-		line = bytes.TrimSpace(line)
-		if len(line) == 0 {
-			continue
-		}
+	for number, line := range numbered(data) {
 		if len(list) == count {
 			return nil, fmt.Errorf("%w: line %d: more scores than the %d items", ErrOutput, number, count)
 		}
