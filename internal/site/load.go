@@ -312,12 +312,7 @@ func (l *loader) duration(into *time.Duration, low, high time.Duration) readFunc
 
 func (l *loader) count(into *int, low, high int64) readFunc {
 	return func(n *strictyaml.Node, p string) {
-		v, ok := l.Int(n, p)
-		switch {
-		case !ok:
-		case v < low || v > high:
-			l.Faults.Errorf(n.At, "", "%s is %d, not between %d and %d", p, v, low, high)
-		default:
+		if v, ok := l.IntBetween(n, p, low, high); ok {
 			*into = int(v)
 		}
 	}

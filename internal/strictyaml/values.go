@@ -125,6 +125,16 @@ func (r Reader) Int(n *Node, what string) (int64, bool) {
 	return v, true
 }
 
+// IntBetween reads a whole number within bounds, both included.
+func (r Reader) IntBetween(n *Node, what string, least, most int64) (int64, bool) {
+	v, ok := r.Int(n, what)
+	if ok && (v < least || v > most) {
+		r.Faults.Errorf(n.At, "", "%s is %d, not between %d and %d", what, v, least, most)
+		return 0, false
+	}
+	return v, ok
+}
+
 // integerHint is the integer that another spelling probably means.
 func integerHint(text string) string {
 	digits := strings.TrimLeft(text, "+-")

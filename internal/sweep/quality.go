@@ -131,12 +131,7 @@ func (p *parser) qualityItems(n *strictyaml.Node, path string, d *quality.Defini
 // between reads a whole number within bounds.
 func (p *parser) between(least, most int64, into func(int64)) func(*strictyaml.Node, string) {
 	return func(n *strictyaml.Node, path string) {
-		v, ok := p.Int(n, path)
-		switch {
-		case !ok:
-		case v < least || v > most:
-			p.Faults.Errorf(n.At, "", "%s is %d, not between %d and %d", path, v, least, most)
-		default:
+		if v, ok := p.IntBetween(n, path, least, most); ok {
 			into(v)
 		}
 	}
