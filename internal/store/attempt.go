@@ -37,7 +37,7 @@ const (
 	sqlKnownAttempts = `
 select run_id, cluster, job_id_raw, restart_count, sealed from attempt where run_id = any($1)`
 	sqlAttemptIDs = `
-select nextval(pg_get_serial_sequence('attempt', 'id')) from generate_series(1, $1::integer)`
+select nextval(seq) from (select pg_get_serial_sequence('attempt', 'id')::regclass as seq offset 0) s, generate_series(1, $1::integer)`
 )
 
 // attemptColumns is the order in which attempts are copied.

@@ -174,56 +174,79 @@ func (tx *Tx) ingestRuns(ctx context.Context, cache *axesCache, ids []int64) (ma
 }
 
 func (tx *Tx) copyResults(ctx context.Context, sealed []Sealed, ids []int64, runs map[int64]*ingestRun) error {
-	table, windowTable := metrics.Table(), metrics.WindowTable()
-	var results, windows [][]any
+	type window struct {
+		of    int // index of sealed
+		index int
+	}
+	var results []int // indices of sealed
+	var windows []window
 	for i := range sealed {
-		c := &sealed[i]
-		if ids[i] == 0 || c.Result == nil {
+		if ids[i] == 0 || sealed[i].Result == nil {
 			continue
 		}
-		row, err := resultRow(c, ids[i], runs[c.Attempt.RunID], table)
-		if err != nil {
-			return err
-		}
-		results = append(results, row)
-		for _, w := range c.Windows {
-			reasons, err := json.Marshal(notNil(w.NullReasons))
-			if err != nil {
-				return fmt.Errorf("encode null reasons: %w", err)
-			}
-			row := []any{
-				ids[i], int32(w.Index), runs[c.Attempt.RunID].HardwareClass, w.OfferedRate, w.Start, w.End, texts(w.Findings), reasons,
-			}
-			windows = append(windows, appendMetrics(row, windowTable, w.Metrics))
+		results = append(results, i)
+		for k := range sealed[i].Windows {
+			windows = append(windows, window{i, k})
 		}
 	}
-	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"result"}, resultColumns, pgx.CopyFromRows(results)); err != nil {
+	// CopyFrom has encoded a row before it asks for the next one: one is enough.
+	var row []any
+	table, windowTable := metrics.Table(), metrics.WindowTable()
+	_, err := tx.CopyFrom(ctx, pgx.Identifier{"result"}, resultColumns, pgx.CopyFromSlice(len(results), func(n int) ([]any, error) {
+		c := &sealed[results[n]]
+		var err error
+		row, err = appendResult(row[:0], c, ids[results[n]], runs[c.Attempt.RunID], table)
+		return row, err
+	}))
+	if err != nil {
 		return fmt.Errorf("copy results: %w", err)
 	}
-	if _, err := tx.CopyFrom(ctx, pgx.Identifier{"result_window"}, windowColumns, pgx.CopyFromRows(windows)); err != nil {
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"result_window"}, windowColumns, pgx.CopyFromSlice(len(windows), func(n int) ([]any, error) {
+		w := windows[n]
+		c := &sealed[w.of]
+		var err error
+		row, err = appendWindow(row[:0], &c.Windows[w.index], ids[w.of], runs[c.Attempt.RunID], windowTable)
+		return row, err
+	}))
+	if err != nil {
 		return fmt.Errorf("copy windows: %w", err)
 	}
 	return nil
 }
 
-// resultRow holds the values of resultColumns.
-func resultRow(c *Sealed, id int64, run *ingestRun, table []metrics.Metric) ([]any, error) {
+// appendResult appends the values of resultColumns.
+func appendResult(row []any, c *Sealed, id int64, run *ingestRun, table []metrics.Metric) ([]any, error) {
 	reasons, err := json.Marshal(notNil(c.Result.NullReasons))
 	if err != nil {
 		return nil, fmt.Errorf("encode null reasons: %w", err)
 	}
 	a := &c.Attempt
-	row := []any{
+	row = append(row,
 		id, run.ID, run.SweepID, run.SettingHash, run.SeriesHash, int32(run.Repeat), a.Site, a.Cluster, run.HardwareClass,
 		texts(a.Nodes), a.StartedAt, a.EndedAt, a.Valid, a.EnvVerified, texts(c.Result.Findings), c.Result.MetricsVersion,
 		c.Result.PlanHash, c.FingerprintHash, orNull(c.Result.Fingerprint), reasons, run.QualityHash,
-	}
+	)
 	return appendMetrics(append(row, run.axes...), table, c.Result.Metrics), nil
 }
 
+// appendWindow appends the values of windowColumns.
+func appendWindow(row []any, w *result.Window, id int64, run *ingestRun, table []metrics.Metric) ([]any, error) {
+	reasons, err := json.Marshal(notNil(w.NullReasons))
+	if err != nil {
+		return nil, fmt.Errorf("encode null reasons: %w", err)
+	}
+	row = append(row, id, int32(w.Index), run.HardwareClass, w.OfferedRate, w.Start, w.End, texts(w.Findings), reasons)
+	return appendMetrics(row, table, w.Metrics), nil
+}
+
+// appendMetrics appends the values themselves: pgx follows a pointer by reflection.
 func appendMetrics(row []any, table []metrics.Metric, values result.Metrics) []any {
 	for _, m := range table {
-		row = append(row, values[m.Name])
+		if v := values[m.Name]; v != nil {
+			row = append(row, *v)
+		} else {
+			row = append(row, nil)
+		}
 	}
 	return row
 }
