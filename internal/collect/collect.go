@@ -8,7 +8,6 @@ package collect
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -108,28 +107,19 @@ type changes struct {
 	expires             time.Time
 }
 
-// Run collects until ctx ends, or until another daemon acts (store.ErrFenced).
-// It returns nil when ctx ended.
+// Run collects until ctx ends. It returns an error only where another daemon acts.
 func (c *Collector) Run(ctx context.Context) error {
-	for {
+	turn := func(ctx context.Context) error {
 		report, err := c.Tick(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, store.ErrFenced):
-			return fmt.Errorf("collect: %w", err)
-		case err != nil:
-			// The database or the file system is away: what is sealed stays sealed.
-			c.log.Error("collect", "error", err)
-		case report.Ingested > 0 || report.Settled > 0:
-			c.log.Info("collected", "attempts", report.Ingested, "refused", report.Refused, "settings", report.Settled)
+		if report.Ingested > 0 || report.Settled > 0 {
+			c.log.InfoContext(ctx, "collected", "attempts", report.Ingested, "refused", report.Refused, "settings", report.Settled)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(c.options.Interval):
-		}
+		return err
 	}
+	// What is sealed stays sealed.
+	return store.UntilFenced(ctx, c.options.Interval, nil, turn, func(err error) {
+		c.log.ErrorContext(ctx, "collection is incomplete", "error", err)
+	})
 }
 
 // Report is what one tick did.

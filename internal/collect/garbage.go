@@ -33,32 +33,30 @@ type Keeper struct {
 // keepEvery is the pause between two rounds of a keeper.
 const keepEvery = time.Hour
 
-// Run removes and compacts until ctx ends, or until another daemon acts.
+// Run removes and compacts until ctx ends. It returns an error only where another
+// daemon acts.
 func (k *Keeper) Run(ctx context.Context) error {
-	for {
-		for _, s := range k.Sites {
-			removed, err := k.Remove(ctx, s, false)
-			if err == nil && len(removed.Attempts) > 0 {
-				k.Log.Info("removed files", "site", s.Name, "attempts", len(removed.Attempts), "bytes", removed.Bytes)
+	return store.UntilFenced(ctx, keepEvery, nil, k.turn, func(err error) {
+		k.Log.ErrorContext(ctx, "files are not kept completely", "error", err)
+	})
+}
+
+// turn does once what there is to do. What goes wrong on one site keeps no other back.
+func (k *Keeper) turn(ctx context.Context) error {
+	var errs []error
+	for _, s := range k.Sites {
+		removed, err := k.Remove(ctx, s, false)
+		if err == nil {
+			if len(removed.Attempts) > 0 {
+				k.Log.InfoContext(ctx, "removed files", "site", s.Name, "attempts", len(removed.Attempts), "bytes", removed.Bytes)
 			}
-			if err == nil {
-				_, err = k.Compact(ctx, s)
-			}
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case errors.Is(err, store.ErrFenced):
-				return fmt.Errorf("keep files: %w", err)
-			case err != nil:
-				k.Log.Error("keep files", "site", s.Name, "error", err)
-			}
+			_, err = k.Compact(ctx, s)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(keepEvery):
+		if err != nil {
+			errs = append(errs, fmt.Errorf("site %s: %w", s.Name, err))
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // Removed is what a round removed, or would remove.

@@ -78,24 +78,9 @@ func New(c Config) *Service {
 
 // Run judges until ctx ends. It returns an error only where another daemon acts.
 func (s *Service) Run(ctx context.Context) error {
-	ticker := time.NewTicker(s.Interval)
-	defer ticker.Stop()
-	for {
-		err := s.Turn(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, store.ErrFenced):
-			return err
-		case err != nil:
-			s.Log.WarnContext(ctx, "nights were not judged completely", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-	}
+	return store.UntilFenced(ctx, s.Interval, nil, s.Turn, func(err error) {
+		s.Log.WarnContext(ctx, "nights were not judged completely", "error", err)
+	})
 }
 
 // Turn does once what there is to do: screen the nights that have ended, have their

@@ -76,25 +76,11 @@ func New(c Config) *Service {
 // Run sends until ctx ends; a mail that is being sent then is finished. It returns
 // an error only where another daemon acts.
 func (s *Service) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for cleared := false; ; {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-		}
-		err := s.turn(ctx, &cleared)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, store.ErrFenced):
-			return err
-		case err != nil:
-			s.Log.WarnContext(ctx, "the outbox cannot be worked on", "error", err)
-		}
-		timer.Reset(s.Interval)
-	}
+	cleared := false
+	turn := func(ctx context.Context) error { return s.turn(ctx, &cleared) }
+	return store.UntilFenced(ctx, s.Interval, nil, turn, func(err error) {
+		s.Log.WarnContext(ctx, "the outbox cannot be worked on", "error", err)
+	})
 }
 
 // turn sends what is due; the first one settles what an earlier daemon left.

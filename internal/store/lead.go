@@ -156,3 +156,33 @@ func (s *Store) Listen(ctx context.Context, changed func(entity string)) error {
 		}
 	}
 }
+
+// UntilFenced lets a service of the acting daemon take its turns: one at once, and
+// another an interval after each, or when wake, which may be nil, says that there is
+// something to do. It ends with ctx, whose error it returns, or with ErrFenced where
+// another daemon acts. What else goes wrong in a turn is told to failed: the database
+// or the file system may be back for the next.
+func UntilFenced(
+	ctx context.Context, interval time.Duration, wake <-chan struct{}, turn func(context.Context) error, failed func(error),
+) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-wake:
+		}
+		err := turn(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, ErrFenced):
+			return err
+		case err != nil:
+			failed(err)
+		}
+		timer.Reset(interval)
+	}
+}

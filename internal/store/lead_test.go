@@ -1,9 +1,14 @@
 package store_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"sbench/internal/pgtest"
 	"sbench/internal/store"
@@ -136,4 +141,44 @@ func TestListen(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+func TestUntilFenced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		wake := make(chan struct{}, 1)
+		begun := time.Now()
+		away := errors.New("the database is away")
+		var turns []time.Duration
+		var told []error
+		turn := func(context.Context) error {
+			turns = append(turns, time.Since(begun))
+			switch len(turns) {
+			case 1:
+				return away
+			case 2: // something to do before the interval is over
+				time.AfterFunc(3*time.Second, func() { wake <- struct{}{} })
+			case 4:
+				return fmt.Errorf("tracking: %w", store.ErrFenced)
+			}
+			return nil
+		}
+		err := store.UntilFenced(ctx, 10*time.Second, wake, turn, func(err error) { told = append(told, err) })
+		if !errors.Is(err, store.ErrFenced) {
+			t.Errorf("ended with %v", err)
+		}
+		want := []time.Duration{0, 10 * time.Second, 13 * time.Second, 23 * time.Second}
+		if diff := cmp.Diff(want, turns); diff != "" {
+			t.Errorf("turns (-want +got):\n%s", diff)
+		}
+		if len(told) != 1 || !errors.Is(told[0], away) {
+			t.Errorf("told %v", told)
+		}
+		cutShort := func(context.Context) error { cancel(); return errors.New("cut short") }
+		if err := store.UntilFenced(ctx, time.Second, nil, cutShort, func(err error) { t.Errorf("told %v", err) }); !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v after ctx", err)
+		}
+	})
 }

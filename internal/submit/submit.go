@@ -147,26 +147,9 @@ func RunsAs() string {
 // Run submits until ctx ends. It returns an error only where going on would be
 // wrong: another daemon acts.
 func (s *Service) Run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-timer.C:
-		case <-s.Wake:
-		}
-		err := s.Turn(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, store.ErrFenced):
-			return err
-		case err != nil:
-			s.Log.WarnContext(ctx, "submission is incomplete", "error", err)
-		}
-		timer.Reset(s.Interval)
-	}
+	return store.UntilFenced(ctx, s.Interval, s.Wake, s.Turn, func(err error) {
+		s.Log.WarnContext(ctx, "submission is incomplete", "error", err)
+	})
 }
 
 // Turn does once what there is to do: bring open batches on, then submit new ones
