@@ -57,7 +57,7 @@ func Open(ctx context.Context, dsn string) (*Store, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = "sbench"
 	}
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
-	config.AfterConnect = mortal
+	config.AfterConnect = prepare
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
@@ -73,11 +73,15 @@ func Open(ctx context.Context, dsn string) (*Store, error) {
 // of a daemon that was stopped holds the fence, and with it every election.
 const idleInTransaction = time.Minute
 
-const sqlIdleInTransaction = `select set_config('idle_in_transaction_session_timeout', $1, false)`
+// Statements here are short: to start workers, and to hand them the rows, takes longer
+// than they save.
+const sqlPrepareConnection = `
+select set_config('idle_in_transaction_session_timeout', $1, false), set_config('max_parallel_workers_per_gather', '0', false)`
 
-// mortal lets the server end a connection whose transaction was left alone.
-func mortal(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, sqlIdleInTransaction, strconv.FormatInt(idleInTransaction.Milliseconds(), 10))
+// prepare lets the server end a connection whose transaction was left alone, and
+// answer with one process.
+func prepare(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, sqlPrepareConnection, strconv.FormatInt(idleInTransaction.Milliseconds(), 10))
 	return err
 }
 

@@ -322,10 +322,12 @@ const (
 select l.setting_hash, l.hardware_class, l.n_valid, l.n_total, l.is_final, l.mixed, l.n_nodes, l.reproducibility, l.verdicts, l.findings,
        l.warnings,` + pickedMetrics + `
   from (select d.*, ` + unpackedMetrics + `
-          from (select distinct on (setting_hash) setting_hash, hardware_class, n_valid, n_total, is_final, mixed, n_nodes, reproducibility,
+          from (select setting_hash, hardware_class, n_valid, n_total, is_final, mixed, n_nodes, reproducibility,
                        verdicts, findings, warnings, headline, metrics as packed
-                  from aggregate where sweep_id = $1
-                 order by setting_hash, version desc, id desc) d offset 0) l`
+                  from aggregate a
+                 where sweep_id = $1 and not exists (
+                       select from aggregate b
+                        where b.sweep_id = a.sweep_id and b.setting_hash = a.setting_hash and (b.version, b.id) > (a.version, a.id))) d offset 0) l`
 )
 
 // AggregateViews returns the latest aggregate of each setting of a sweep that
