@@ -85,7 +85,7 @@ func (m *matrix) wave(runs, number int, long bool) (sweep int64) {
 	m.repair()
 	calm, stopCalm := context.WithCancel(m.Context())
 	defer stopCalm()
-	wait.Go(func() { m.daemonOnce(calm, "", 0) })
+	wait.Go(func() { m.serveCalmly(calm, long) })
 	m.await(sweep, runs, time.Duration(runs)*time.Second+10*time.Minute)
 	stopCalm()
 	wait.Wait()
@@ -214,6 +214,31 @@ func (m *matrix) superviseDaemon(ctx context.Context) {
 		}
 		both.Wait()
 	}
+}
+
+// serveCalmly runs the daemon to the end of a wave. Of a long matrix it dies at the
+// points at which no daemon has died yet: some are only reached when much has ended.
+func (m *matrix) serveCalmly(ctx context.Context, long bool) {
+	for at := 0; ctx.Err() == nil; at++ {
+		left := m.spared()
+		if !long || len(left) == 0 {
+			m.daemonOnce(ctx, "", 0)
+			return
+		}
+		m.daemonOnce(ctx, left[at%len(left)], 20*time.Second)
+	}
+}
+
+// spared are the failpoints at which no daemon has died yet.
+func (m *matrix) spared() (points []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, point := range failpoints {
+		if m.killed["daemon at "+point] == 0 {
+			points = append(points, point)
+		}
+	}
+	return points
 }
 
 // patience is how long a daemon may take to be elected before its time counts.
@@ -407,6 +432,9 @@ func (m *matrix) report(sweeps []int64, runs int) {
 		case ended.State != store.SweepComplete:
 			m.Errorf("sweep %d is %s", sweep, ended.State)
 		}
+	}
+	if left := m.spared(); runs > shortRuns && len(left) > 0 {
+		m.Errorf("no daemon died at %s", strings.Join(left, ", "))
 	}
 	lost := runs - total[lifecycle.RunComplete]
 	sealed, duplicated := m.ledger()
