@@ -64,7 +64,7 @@ func parseFlags(args []string, w io.Writer) (Config, error) {
 	f.BoolVar(&c.Echo, "echo", c.Echo, "answer with the last line of the prompt where the request lets the answer end by itself")
 	f.IntVar(&c.EventsPerWrite, "events-per-write", c.EventsPerWrite, "events gathered before they are written")
 	f.BoolVar(&c.EarlyHeaders, "early-headers", c.EarlyHeaders, "send headers (and the role of a chat) on arrival, not with the first token")
-	f.StringVar(&c.Names.Run, "run", "", "`name` the run's factor is drawn for (default: $SLURM_JOB_ID.$SLURM_STEP_ID)")
+	f.StringVar(&c.Names.Run, "run", "", "`name` the run's factor is drawn for (default: $SLURM_JOB_ID.$SLURM_STEP_ID, else the time of its start)")
 	f.StringVar(&c.Names.Night, "night", "", "`name` the night's factor is drawn for (default: the date, UTC)")
 	f.StringVar(&c.Names.Node, "node", "", "`name` the node's factor is drawn for (default: $SLURMD_NODENAME, else the host)")
 	f.Func("fault", "what goes wrong, `KIND:NAME=VALUE,…`; several by semicolons, or by giving the flag again:\n"+faultHelp(), func(text string) error {
@@ -151,7 +151,11 @@ func (c Config) check() error {
 // defaultNames fills what the command line leaves out from the environment.
 func defaultNames(n Names, now time.Time) Names {
 	if n.Run == "" {
-		n.Run = os.Getenv("SLURM_JOB_ID") + "." + os.Getenv("SLURM_STEP_ID")
+		// An engine that sbench starts is not told its job: every start is a run.
+		n.Run = now.UTC().Format(time.RFC3339Nano)
+		if job := os.Getenv("SLURM_JOB_ID"); job != "" {
+			n.Run = job + "." + os.Getenv("SLURM_STEP_ID")
+		}
 	}
 	if n.Night == "" {
 		n.Night = now.UTC().Format(time.DateOnly)
