@@ -125,10 +125,10 @@ func copyInto(b testing.TB, s *store.Store, table string, columns []string, rows
 const ingestChunk = 256
 
 // BenchmarkIngest stores attempts as the collector does, two transactions at a time.
-// It is compared with the bare COPY of the same rows twice: in the same chunks into
-// tables with the same keys and indexes, which no store can do without, so that the
-// ratio says what locking, judging and recording add; and at once into tables
-// without any.
+// It is compared with the bare COPY of the same rows twice: at once into tables
+// without keys and indexes; and in the same chunks into tables with the same ones,
+// which no store can do without, so that this ratio says what locking, judging and
+// recording add.
 func BenchmarkIngest(b *testing.B) {
 	const attempts, writers = 32 * ingestChunk, 2
 	ctx := context.Background()
@@ -162,8 +162,8 @@ func BenchmarkIngest(b *testing.B) {
 	}
 	b.ReportMetric(attempts/stored.Seconds(), "attempts/s")
 	fmt.Printf("\ningest_database_attempts_per_s %.0f >=100\n", attempts/stored.Seconds())
-	fmt.Printf("ingest_database_vs_bare_copy %.3f >=0.5\n", keyed.Seconds()/stored.Seconds())
-	fmt.Printf("ingest_database_vs_copy_without_keys %.3f -\n", bare.Seconds()/stored.Seconds())
+	fmt.Printf("ingest_database_vs_bare_copy %.3f >=0.5\n", bare.Seconds()/stored.Seconds())
+	fmt.Printf("ingest_database_vs_copy_with_keys %.3f -\n", keyed.Seconds()/stored.Seconds())
 }
 
 func measuredRow(run int64) store.Sealed {
