@@ -239,6 +239,40 @@ select id, 'c1', id + (select count(*) from attempt), 0, true, 'sb-aaaaaaaaaaaaa
 	}
 }
 
+// The runs of several sweeps begin in one statement: each that asked for it is told
+// once, and no other.
+func TestMail_SeveralSweepsAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{
+		"attempts": `
+insert into attempt (run_id, cluster, job_id_raw, restart_count, sealed, token, task_index, site, nodes, hardware_class, exit_class, valid,
+                     env_verified, reasons, recorded_at)
+select id, 'c1', id, 0, true, 'sb-aaaaaaaaaaaaaaaaaaaa', 0, 'lab', '{}', 'emulated', 'measured', true, true, '{}', now()
+  from run where sweep_id = any($1) order by id desc`,
+		"runs": `update run set state = 'provisioning', actor = 'track', changed_at = now() where sweep_id = any($1)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPost(t)
+			ids := []int64{p.sweep("", "BEGIN"), p.sweep(""), p.sweep("", "BEGIN", "END")}
+			token := "sb-aaaaaaaaaaaaaaaaaaaa"
+			p.execute(`
+insert into batch (token, site, cluster, uid, user_name, dir, attempts_dir, digest, time_limit_s, n_tasks, created_at, state, actor, changed_at)
+values ($1, 'lab', 'c1', 1000, 'ada', '/spool/' || $1, '/results', 'sha256:00', 60, 1, now(), 'intent', 'submit', now())`, token)
+			p.execute(`insert into task (token, task_index, time_limit_s, state, actor, changed_at) values ($1, 0, 60, 'waiting', 'submit', now())`, token)
+			p.execute(`
+update run set state = 'submitted', actor = 'submit', batch_token = $2, task_index = 0, task_position = 0, changed_at = now()
+ where sweep_id = any($1)`, ids, token)
+			p.execute(statement, ids)
+			for i, want := range [][]string{{"BEGIN waiting 0"}, {}, {"BEGIN waiting 0"}} {
+				if diff := cmp.Diff(want, p.states(ids[i])); diff != "" {
+					t.Errorf("sweep %d (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
 // A manifest that comes late re-opens an ended sweep, and its settings are summed
 // up again: nobody is told twice.
 func TestMail_LateManifest(t *testing.T) {
