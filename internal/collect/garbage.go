@@ -41,7 +41,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	})
 }
 
-// turn does once what there is to do. What goes wrong on one site keeps no other back.
+// turn does once what there is to do. What goes wrong on one site keeps no other
+// back, but a keeper of a deposed daemon goes no further.
 func (k *Keeper) turn(ctx context.Context) error {
 	var errs []error
 	for _, s := range k.Sites {
@@ -54,6 +55,9 @@ func (k *Keeper) turn(ctx context.Context) error {
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("site %s: %w", s.Name, err))
+		}
+		if errors.Is(err, store.ErrFenced) || ctx.Err() != nil {
+			break
 		}
 	}
 	return errors.Join(errs...)
