@@ -46,7 +46,7 @@ var layers = map[string]layer{
 	"slurm": adapter, "jobscript": adapter, "store": adapter, "resultfile": adapter, "bundle": adapter, "seal": adapter, "spool": adapter,
 	"remote": adapter, "auth": adapter, "api": adapter, "sse": adapter, "proc": adapter, "mail": adapter, "nvml": adapter,
 
-	"runner/preflight": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,
+	"runner/preflight": node, "runner/port": node, "runner/stage": node, "runner/engine": node, "runner/gpu": node,
 	"runner/loadgen": node, "runner/audit": node, "runner/gang": node, "runner/evaluate": node,
 
 	"submit": service, "track": service, "collect": service, "cron": service, "judge": service, "notify": service, "sitecheck": service, "web": service,

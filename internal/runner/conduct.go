@@ -19,6 +19,7 @@ import (
 	"sbench/internal/runner/engine"
 	"sbench/internal/runner/gang"
 	"sbench/internal/runner/gpu"
+	"sbench/internal/runner/port"
 )
 
 // gangDir is where the ranks of an attempt find each other, in the batch's folder.
@@ -242,7 +243,7 @@ func (a *attempt) startOthers(ctx context.Context, adapter engine.Engine) error 
 		return fail(lifecycle.ExitSpec, "gang", err)
 	}
 	order := startOrder{Gang: engine.Gang{Nodes: a.manifest.Attempt.Nodes, Leader: a.gang.members[0].Via}, Spans: spans}
-	if order.Gang.Port, err = engine.FreePort(""); err != nil {
+	if order.Gang.Port, err = port.Free(""); err != nil {
 		return fail(lifecycle.ExitInternal, "", err)
 	}
 	in := func(m gang.Member) any {

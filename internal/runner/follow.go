@@ -19,6 +19,7 @@ import (
 	"sbench/internal/runner/engine"
 	"sbench/internal/runner/gang"
 	"sbench/internal/runner/gpu"
+	"sbench/internal/runner/port"
 	"sbench/internal/seal"
 	"sbench/internal/setting"
 	"sbench/internal/version"
@@ -157,7 +158,7 @@ func (w *follower) startOwn(ctx context.Context, order startOrder) error {
 	if err != nil {
 		return err
 	}
-	port, err := engine.FreePort(loopback)
+	port, err := port.Free(loopback)
 	if err != nil {
 		return fail(lifecycle.ExitInternal, "", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"sbench/internal/lifecycle"
 	"sbench/internal/proc"
 	"sbench/internal/runner/engine"
+	"sbench/internal/runner/port"
 	"sbench/internal/runner/preflight"
 	"sbench/internal/setting"
 )
@@ -88,7 +89,7 @@ func (a *attempt) describeEngine(ctx context.Context) (engine.Engine, error) {
 }
 
 func (a *attempt) startOnce(ctx context.Context, adapter engine.Engine) error {
-	port, err := engine.FreePort(loopback)
+	port, err := port.Free(loopback)
 	if err != nil {
 		return fail(lifecycle.ExitInternal, "", err)
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"errors"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -216,15 +215,6 @@ func TestCronAndCost(t *testing.T) {
 		t.Errorf("%d sweeps were submitted: %+v\n%s%s", submitted, cron.Firings, again.stdout, again.stderr)
 	}
 	wantCost(t, id, begin)
-}
-
-// freeAddress is one that nobody listens on now.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // wantCost: the GPU-seconds of a sweep of one run and one GPU are sacct's.

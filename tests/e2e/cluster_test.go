@@ -23,6 +23,7 @@ import (
 
 	"sbench/internal/api"
 	"sbench/internal/devcluster"
+	"sbench/internal/runner/port"
 )
 
 // env is the cluster that all tests of the package share; TestMain sets it.
@@ -111,9 +112,11 @@ func (c *cluster) configure() error {
 	if err := os.WriteFile(lab.SiteFile(), text, 0o644); err != nil {
 		return err
 	}
-	if c.address, err = freeAddress(); err != nil {
+	free, err := port.Free("127.0.0.1")
+	if err != nil {
 		return err
 	}
+	c.address = "127.0.0.1:" + strconv.Itoa(free)
 	daemonFile := filepath.Join(c.dir, "etc/sbenchd.yaml")
 	if text, err = os.ReadFile(daemonFile); err != nil {
 		return err

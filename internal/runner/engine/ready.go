@@ -18,16 +18,6 @@ import (
 	"sbench/internal/setting"
 )
 
-// FreePort returns a TCP port of this host's address that nobody listens on now;
-// host "" is all of them. Somebody may be faster: WaitReady verifies who owns it.
-func FreePort(host string) (int, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		return 0, fmt.Errorf("find a free port: %w", err)
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
-}
-
 // The ways of not becoming ready.
 var (
 	ErrEnded      = errors.New("the engine ended before it was ready")

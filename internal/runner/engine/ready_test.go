@@ -182,16 +182,3 @@ func TestAsk(t *testing.T) {
 		t.Errorf("%+v from a 404", got)
 	}
 }
-
-func TestFreePort(t *testing.T) {
-	t.Parallel()
-	port, err := FreePort("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		t.Fatalf("port %d is not free: %v", port, err)
-	}
-	l.Close()
-}

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"sbench/internal/runner/port"
 )
 
 // freePorts is the number of local ports that new connections to the address may
@@ -20,17 +21,8 @@ func freePorts(a address) *int {
 	if a.family == unix.AF_UNIX {
 		return nil
 	}
-	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if err != nil {
-		return nil
-	}
-	fields := strings.Fields(string(b))
-	if len(fields) != 2 {
-		return nil
-	}
-	low, err1 := strconv.Atoi(fields[0])
-	high, err2 := strconv.Atoi(fields[1])
-	if err1 != nil || err2 != nil {
+	low, high, ok := port.Ephemeral()
+	if !ok {
 		return nil
 	}
 	table := "/proc/net/tcp"
