@@ -17,4 +17,4 @@ run() {
 }
 run go test -tags scale -count=1 -timeout 40m -v -run '^TestScale$' ./tests/scale
 run go test -run '^$' -bench '^BenchmarkTick$' -benchtime 2x -timeout 30m ./internal/collect
-run go test -run '^$' -bench '^BenchmarkIngest$' -benchtime 3x -timeout 30m ./internal/store
+run go test -run '^$' -bench '^BenchmarkIngest$' -benchtime 6x -timeout 30m ./internal/store

@@ -5,14 +5,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 benchmarks=(
   './internal/store BenchmarkCreateSweep'
-  './internal/store BenchmarkIngest'
+  './internal/store BenchmarkIngest 6x'
   './internal/collect BenchmarkTick'
   './internal/runner BenchmarkRunOverhead'
   './internal/runner/stage BenchmarkDigest'
 )
 for b in "${benchmarks[@]}"; do
-  read -r package name <<<"$b"
-  out=$(go test -run '^$' -bench "^$name\$" -benchtime 3x "$package") || { printf '%s\n' "$out" >&2; exit 1; }
+  read -r package name rounds <<<"$b"
+  out=$(go test -run '^$' -bench "^$name\$" -benchtime "${rounds:-3x}" "$package") || { printf '%s\n' "$out" >&2; exit 1; }
   grep -E '^[a-z0-9_]+ [0-9.]+ [<>]=' <<<"$out"
 done
 # Go's own lines: seconds for each operation.

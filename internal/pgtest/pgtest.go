@@ -24,17 +24,43 @@ import (
 const DSNEnv = "SBENCH_TEST_DSN"
 
 // server is started once per test process, by the first test that needs it.
-var server = sync.OnceValues(startServer)
+type server struct {
+	admin    func() (dsn string, err error)  // where databases can be made
+	template func() (name string, err error) // the migrated database that the tests' are copies of
+}
 
-// template is the migrated database that the tests' databases are copies of.
-var template = sync.OnceValues(makeTemplate)
+var (
+	// disposable is quick to start and to fill, and keeps nothing.
+	disposable = newServer("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB")
+	// durable keeps what it has committed, as PostgreSQL does by itself, and has the
+	// memory that its documentation advises for a server of 4 GB.
+	durable = newServer("shared_buffers=1GB")
+)
+
+func newServer(settings ...string) *server {
+	s := &server{admin: sync.OnceValues(func() (string, error) { return startServer(settings) })}
+	s.template = sync.OnceValues(s.makeTemplate)
+	return s
+}
 
 var counter atomic.Int64
 
 // New returns a store on an empty, migrated database that is dropped after t.
 func New(t testing.TB) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), DSN(t))
+	return open(t, disposable)
+}
+
+// NewDurable is New on a server that keeps what it commits, as the one of a site
+// does: for benchmarks.
+func NewDurable(t testing.TB) *store.Store {
+	t.Helper()
+	return open(t, durable)
+}
+
+func open(t testing.TB, on *server) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), on.migrated(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,22 +71,27 @@ func New(t testing.TB) *store.Store {
 // DSN returns the address of an empty, migrated database that is dropped after t.
 func DSN(t testing.TB) string {
 	t.Helper()
-	from, err := template()
-	if err != nil {
-		t.Fatalf("pgtest: %v", err)
-	}
-	return create(t, from)
+	return disposable.migrated(t)
 }
 
 // EmptyDSN is DSN without the migrations.
 func EmptyDSN(t testing.TB) string {
 	t.Helper()
-	return create(t, "template0")
+	return disposable.create(t, "template0")
 }
 
-func create(t testing.TB, from string) string {
+func (s *server) migrated(t testing.TB) string {
 	t.Helper()
-	admin, err := server()
+	from, err := s.template()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	return s.create(t, from)
+}
+
+func (s *server) create(t testing.TB, from string) string {
+	t.Helper()
+	admin, err := s.admin()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -79,25 +110,25 @@ func create(t testing.TB, from string) string {
 	return withDatabase(admin, name)
 }
 
-func makeTemplate() (string, error) {
-	admin, err := server()
+func (s *server) makeTemplate() (string, error) {
+	admin, err := s.admin()
 	if err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	name := databaseName("template")
+	name := databaseName(fmt.Sprintf("template%d", counter.Add(1)))
 	for _, sql := range []string{"drop database if exists " + name, "create database " + name + " template template0"} {
 		if err := execute(ctx, admin, sql); err != nil {
 			return "", fmt.Errorf("create template database: %w", err)
 		}
 	}
-	s, err := store.Open(ctx, withDatabase(admin, name))
+	migrated, err := store.Open(ctx, withDatabase(admin, name))
 	if err != nil {
 		return "", err
 	}
-	defer s.Close()
-	return name, s.Migrate(ctx)
+	defer migrated.Close()
+	return name, migrated.Migrate(ctx)
 }
 
 // databaseName is unique among the test processes that share a server.

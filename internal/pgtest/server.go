@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startServer returns the address of a database in which databases can be made.
-func startServer() (string, error) {
+// startServer returns the address of a database in which databases can be made,
+// on a server with these settings or the one that DSNEnv names.
+func startServer(settings []string) (string, error) {
 	if dsn := os.Getenv(DSNEnv); dsn != "" {
 		return dsn, nil
 	}
@@ -43,7 +44,7 @@ func startServer() (string, error) {
 	if err := initialize(bin, dir, credential); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
-	if err := launch(bin, dir, credential); err != nil {
+	if err := launch(bin, dir, credential, settings); err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	dsn := "host=" + quote(dir) + " user=sbench dbname=postgres sslmode=disable"
@@ -111,17 +112,17 @@ func initialize(bin, dir string, credential *syscall.Credential) error {
 // way the test process goes, and removes the folder.
 const guard = `
 trap '' INT TERM
-"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c synchronous_commit=off \
-	-c full_page_writes=off -c max_connections=200 -c shared_buffers=64MB -c log_min_messages=warning \
-	-c autovacuum_naptime=20s -c jit=off >>"$2/log" 2>&1 </dev/null &
+bin=$1 dir=$2
+shift 2
+"$bin/postgres" -D "$dir/data" -k "$dir" "$@" >>"$dir/log" 2>&1 </dev/null &
 server=$!
 cat >/dev/null
 kill -QUIT "$server"
 wait "$server"
-cd / && rm -rf "$2"
+cd / && rm -rf "$dir"
 `
 
-func launch(bin, dir string, credential *syscall.Credential) error {
+func launch(bin, dir string, credential *syscall.Credential, settings []string) error {
 	// The write end stays open in this process alone, for as long as it lives: a
 	// bare descriptor, which no garbage collector closes.
 	var pipe [2]int
@@ -130,7 +131,13 @@ func launch(bin, dir string, credential *syscall.Credential) error {
 	}
 	read := os.NewFile(uintptr(pipe[0]), "lifeline")
 	defer read.Close()
-	cmd := exec.Command("/bin/sh", "-c", guard, "sbench-pgtest", bin, dir)
+	args := []string{"-c", guard, "sbench-pgtest", bin, dir}
+	for _, setting := range append([]string{
+		"listen_addresses=", "max_connections=200", "log_min_messages=warning", "autovacuum_naptime=20s", "jit=off",
+	}, settings...) {
+		args = append(args, "-c", setting)
+	}
+	cmd := exec.Command("/bin/sh", args...)
 	cmd.Dir = dir
 	cmd.Stdin = read
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}

@@ -59,7 +59,7 @@ func BenchmarkCreateSweep(b *testing.B) {
 	stored, bare := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	var allocated uint64
 	for b.Loop() {
-		s := pgtest.New(b)
+		s := pgtest.NewDurable(b)
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
@@ -70,7 +70,8 @@ func BenchmarkCreateSweep(b *testing.B) {
 		stored = min(stored, time.Since(start))
 		runtime.ReadMemStats(&after)
 		allocated = after.TotalAlloc - before.TotalAlloc
-		bare = min(bare, bareSweep(b, s, n))
+		t := readRows(b, s, sweepTables)
+		bare = min(bare, bareCopy(b, s, "bare_", "", benchSettings*benchRepeats, t))
 	}
 	b.ReportMetric(stored.Seconds(), "s/sweep")
 	fmt.Printf("\nstore_sweep_seconds %.3f <=5\n", stored.Seconds())
@@ -78,92 +79,84 @@ func BenchmarkCreateSweep(b *testing.B) {
 	fmt.Printf("store_sweep_allocated_mb %.0f <=300\n", float64(allocated)/(1<<20))
 }
 
-// bareSweep copies the rows of a sweep, its transitions included, and nothing else.
-func bareSweep(b *testing.B, s *store.Store, n store.NewSweep) time.Duration {
-	b.Helper()
-	for _, table := range []string{"setting", "sweep_setting", "run", "transition"} {
-		execute(b, s, "create table bare_"+table+" (like "+table+")")
-	}
-	type row = []any
-	var settings, members, runs, transitions []row
-	now := time.Now()
-	start := time.Now()
-	for i := range n.Settings {
-		c := &n.Settings[i]
-		text, err := json.Marshal(&c.Setting)
-		if err != nil {
-			b.Fatal(err)
-		}
-		settings = append(settings, row{c.Hash, c.SeriesHash, c.CanonicalSpec})
-		members = append(members, row{int64(1), c.Hash, int32(i), int32(c.Repeats), text, "", false, int32(0)})
-		for k := range c.Repeats {
-			id := int64(len(runs) + 1)
-			runs = append(runs, row{
-				id, int64(1), c.Hash, int32(k), int32(3), int32(10), int32(0), int64(0), []string{}, false, "", "pending", "", "admit", now,
-			})
-			transitions = append(transitions, row{id, "run", fmt.Sprint(id), "", "pending", now, "admit", ""})
-		}
-	}
-	copyInto(b, s, "bare_setting", []string{"setting_hash", "series_hash", "canonical_spec"}, settings)
-	copyInto(b, s, "bare_sweep_setting", []string{"sweep_id", "setting_hash", "ordinal", "repeats", "setting", "stop_reason", "settled", "n_valid"}, members)
-	copyInto(b, s, "bare_run", []string{
-		"id", "sweep_id", "setting_hash", "repeat", "budget_attempts", "budget_free", "charged", "forgiven_attempt", "avoid_nodes",
-		"held", "cancelled_by", "state", "reason", "actor", "changed_at",
-	}, runs)
-	copyInto(b, s, "bare_transition", []string{"id", "entity", "entity_id", "from_state", "to_state", "at", "actor", "reason"}, transitions)
-	return time.Since(start)
-}
-
-func copyInto(b testing.TB, s *store.Store, table string, columns []string, rows [][]any) {
-	b.Helper()
-	if _, err := s.Pool().CopyFrom(context.Background(), pgx.Identifier{table}, columns, pgx.CopyFromRows(rows)); err != nil {
-		b.Fatal(err)
-	}
-}
+// sweepTables are those that storing a sweep writes.
+var sweepTables = []writtenTable{{"setting", ""}, {"sweep_setting", ""}, {"run", ""}, {"transition", "where entity = 'run'"}}
 
 // Attempts are stored in transactions of this many, as the collector does.
 const ingestChunk = 256
 
-// BenchmarkIngest stores attempts as the collector does, two transactions at a time.
+// BenchmarkIngest stores attempts as the collector does, two transactions at a time,
+// in a database that has stored as many before and knows how large its tables are,
+// as a daemon's does after its first minutes. Every side begins after a checkpoint.
 // It is compared with the bare COPY of the same rows twice: at once into tables
 // without keys and indexes; and in the same chunks into tables with the same ones,
 // which no store can do without, so that this ratio says what locking, judging and
 // recording add.
 func BenchmarkIngest(b *testing.B) {
-	const attempts, writers = 32 * ingestChunk, 2
+	const attempts = 32 * ingestChunk
 	ctx := context.Background()
 	stored, keyed, bare := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	for b.Loop() {
-		s := pgtest.New(b)
+		s := pgtest.NewDurable(b)
 		n := nightly()
-		n.Settings = n.Settings[:attempts/benchRepeats+1]
+		n.Settings = n.Settings[:2*attempts/benchRepeats+1]
 		_, runs := create(b, s, n)
-		submit(b, s, batchToken, runs)
-		sealed := make([]store.Sealed, attempts)
+		submitTasks(b, s, runs)
+		sealed := make([]store.Sealed, 2*attempts)
 		for i := range sealed {
 			sealed[i] = measuredRow(runs[i])
+			sealed[i].Attempt.TaskIndex = i / benchRepeats
 		}
+		ingestAll(ctx, b, s, sealed[:attempts])
+		execute(b, s, "analyze")
+		execute(b, s, "checkpoint")
 		start := time.Now()
-		var group errgroup.Group
-		group.SetLimit(writers)
-		for part := range slices.Chunk(sealed, ingestChunk) {
-			group.Go(func() error {
-				_, _, err := s.Ingest(ctx, part)
-				return err
-			})
-		}
-		if err := group.Wait(); err != nil {
-			b.Fatal(err)
-		}
+		ingestAll(ctx, b, s, sealed[attempts:])
 		stored = min(stored, time.Since(start))
-		columns, rows := ingestedRows(b, s)
-		keyed = min(keyed, bareIngest(b, s, "keyed_", " including indexes", ingestChunk, columns, rows))
-		bare = min(bare, bareIngest(b, s, "bare_", "", attempts, columns, rows))
+		written := readRows(b, s, ingestedTables, runs[attempts])
+		for _, t := range written {
+			if len(t.rows) != attempts {
+				b.Fatalf("%d rows of %s for %d attempts", len(t.rows), t.name, attempts)
+			}
+		}
+		keyed = min(keyed, bareCopy(b, s, "keyed_", " including indexes", ingestChunk, written))
+		bare = min(bare, bareCopy(b, s, "bare_", "", attempts, written))
 	}
 	b.ReportMetric(attempts/stored.Seconds(), "attempts/s")
 	fmt.Printf("\ningest_database_attempts_per_s %.0f >=100\n", attempts/stored.Seconds())
 	fmt.Printf("ingest_database_vs_bare_copy %.3f >=0.5\n", bare.Seconds()/stored.Seconds())
 	fmt.Printf("ingest_database_vs_copy_with_keys %.3f -\n", keyed.Seconds()/stored.Seconds())
+}
+
+// submitTasks submits the runs of a sweep, those of a setting as a task.
+func submitTasks(b *testing.B, s *store.Store, runs []int64) {
+	b.Helper()
+	tasks := (len(runs)-1)/benchRepeats + 1
+	execute(b, s, `
+insert into batch (token, site, cluster, uid, user_name, dir, attempts_dir, digest, time_limit_s, n_tasks, created_at, state, actor, changed_at)
+values ($1, 'lab', 'c1', 1000, 'ada', '/spool/' || $1, '/results', 'sha256:00', 60, $2, now(), 'intent', 'submit', now())`, batchToken, tasks)
+	execute(b, s, `
+insert into task (token, task_index, time_limit_s, state, actor, changed_at)
+select $1, i, 60, 'waiting', 'submit', now() from generate_series(0, $2::integer - 1) i`, batchToken, tasks)
+	execute(b, s, `
+update run set state = 'submitted', actor = 'submit', changed_at = now(), batch_token = $1, task_index = (u.n - 1) / $3
+  from unnest($2::bigint[]) with ordinality as u (id, n) where run.id = u.id`, batchToken, runs, benchRepeats)
+}
+
+// ingestAll stores attempts as the collector does: two transactions at a time.
+func ingestAll(ctx context.Context, b *testing.B, s *store.Store, sealed []store.Sealed) {
+	b.Helper()
+	var group errgroup.Group
+	group.SetLimit(2)
+	for part := range slices.Chunk(sealed, ingestChunk) {
+		group.Go(func() error {
+			_, _, err := s.Ingest(ctx, part)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
 }
 
 func measuredRow(run int64) store.Sealed {
@@ -189,44 +182,60 @@ func measuredRow(run int64) store.Sealed {
 	}
 }
 
-// ingestedTables are those that ingestion writes; of run, the versions that it wrote.
-var ingestedTables = []string{"attempt", "result", "result_window", "transition", "run"}
-
-// ingestedRows returns the columns and the rows of each table, ready to be sent.
-func ingestedRows(b *testing.B, s *store.Store) (columns map[string][]string, rows map[string][][]any) {
-	b.Helper()
-	columns, rows = map[string][]string{}, map[string][][]any{}
-	for _, table := range ingestedTables {
-		where := ""
-		if table == "transition" {
-			where = " where to_state = 'complete'"
-		}
-		found, err := s.Pool().Query(context.Background(), "select * from "+table+where)
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, f := range found.FieldDescriptions() {
-			columns[table] = append(columns[table], f.Name)
-		}
-		rows[table], err = pgx.CollectRows(found, bareRow)
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	return columns, rows
+// ingestedTables are those that ingestion writes, and which rows of them it wrote for
+// the runs from $1 on; of run, the versions.
+var ingestedTables = []writtenTable{
+	{"attempt", "where run_id >= $1"},
+	{"result", "where run_id >= $1"},
+	{"result_window", "where attempt_id >= (select min(id) from attempt where run_id >= $1)"},
+	{"transition", "where to_state = 'complete' and entity = 'run' and entity_id::bigint >= $1"},
+	{"run", "where id >= $1 and state = 'complete'"},
 }
 
-// bareIngest copies rows, so many at a time, into new tables like those that they
-// are of, without their triggers and checks.
-func bareIngest(b *testing.B, s *store.Store, prefix, like string, chunk int, columns map[string][]string, rows map[string][][]any) time.Duration {
+type writtenTable struct{ name, where string }
+
+// tableRows are rows of a table, ready to be sent.
+type tableRows struct {
+	name    string
+	columns []string
+	rows    [][]any
+}
+
+func readRows(b *testing.B, s *store.Store, tables []writtenTable, args ...any) []tableRows {
 	b.Helper()
-	for _, table := range ingestedTables {
-		execute(b, s, "create table "+prefix+table+" (like "+table+like+")")
+	list := make([]tableRows, len(tables))
+	for i, t := range tables {
+		found, err := s.Pool().Query(context.Background(), "select * from "+t.name+" "+t.where, args...)
+		if err != nil {
+			b.Fatal(err)
+		}
+		list[i].name = t.name
+		for _, f := range found.FieldDescriptions() {
+			list[i].columns = append(list[i].columns, f.Name)
+		}
+		list[i].rows, err = pgx.CollectRows(found, bareRow)
+		if err != nil {
+			b.Fatal(err)
+		}
 	}
+	return list
+}
+
+// bareCopy copies rows, so many at a time, into new tables like those that they are
+// of, without their triggers and checks.
+func bareCopy(b *testing.B, s *store.Store, prefix, like string, chunk int, tables []tableRows) time.Duration {
+	b.Helper()
+	for _, t := range tables {
+		execute(b, s, "create table "+prefix+t.name+" (like "+t.name+like+")")
+	}
+	execute(b, s, "checkpoint")
 	start := time.Now()
-	for _, table := range ingestedTables {
-		for part := range slices.Chunk(rows[table], chunk) {
-			copyInto(b, s, prefix+table, columns[table], part)
+	for _, t := range tables {
+		for part := range slices.Chunk(t.rows, chunk) {
+			_, err := s.Pool().CopyFrom(context.Background(), pgx.Identifier{prefix + t.name}, t.columns, pgx.CopyFromRows(part))
+			if err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
 	return time.Since(start)
