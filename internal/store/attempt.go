@@ -63,11 +63,16 @@ func (tx *Tx) InsertAttempts(ctx context.Context, attempts []NewAttempt) ([]int6
 	for i := range attempts {
 		runs[i] = attempts[i].RunID
 	}
-	// The lock comes first: nobody else adds an attempt of these runs now, and
-	// whoever settles their settings sees these attempts or waits.
 	if _, err := collect[lockedRun](ctx, tx, "runs", sqlLockRuns, runs); err != nil {
 		return nil, err
 	}
+	return tx.insertAttempts(ctx, attempts, runs)
+}
+
+// insertAttempts is InsertAttempts of runs that are locked. The lock comes first:
+// nobody else adds an attempt of these runs now, and whoever settles their settings
+// sees these attempts or waits.
+func (tx *Tx) insertAttempts(ctx context.Context, attempts []NewAttempt, runs []int64) ([]int64, error) {
 	list, err := collect[attemptKey](ctx, tx, "attempts", sqlKnownAttempts, runs)
 	if err != nil {
 		return nil, err

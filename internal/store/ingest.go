@@ -77,7 +77,7 @@ const (
 	sqlIngestRuns = `
 select r.id, r.sweep_id, r.setting_hash, c.series_hash, r.repeat, s.hardware_class, s.quality_hash
   from run r join sweep s on s.id = r.sweep_id join setting c on c.setting_hash = r.setting_hash
- where r.id = any($1)`
+ where r.id = any($1) order by r.id for update of r`
 	sqlForgetRejected = `delete from rejected_attempt where dir = any($1)`
 )
 
@@ -118,11 +118,11 @@ func (tx *Tx) ingest(ctx context.Context, cache *axesCache, sealed []Sealed) ([]
 		attempts[i], runIDs[i], dirs[i] = *a, a.RunID, a.Dir
 		ended[i] = Ended{RunID: a.RunID, Token: a.Token, TaskIndex: a.TaskIndex}
 	}
-	ids, err := tx.InsertAttempts(ctx, attempts)
+	runs, err := tx.lockIngestRuns(ctx, cache, runIDs)
 	if err != nil {
 		return nil, 0, err
 	}
-	runs, err := tx.ingestRuns(ctx, cache, runIDs)
+	ids, err := tx.insertAttempts(ctx, attempts, runIDs)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -145,7 +145,9 @@ func (tx *Tx) ingest(ctx context.Context, cache *axesCache, sealed []Sealed) ([]
 	return judged, added, nil
 }
 
-func (tx *Tx) ingestRuns(ctx context.Context, cache *axesCache, ids []int64) (map[int64]*ingestRun, error) {
+// lockIngestRuns locks runs, as whoever adds attempts must, and reads what results
+// take from them.
+func (tx *Tx) lockIngestRuns(ctx context.Context, cache *axesCache, ids []int64) (map[int64]*ingestRun, error) {
 	rows, err := tx.Query(ctx, sqlIngestRuns, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read runs: %w", err)
