@@ -25,7 +25,8 @@ func (c *Cluster) mysqlSocket() string { return c.path("db", "mysqld.sock") }
 // not survive a power failure.
 func (c *Cluster) mariadbd(data string) []string {
 	argv := []string{
-		"mariadbd", "--no-defaults", "--datadir=" + data, "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=128M",
+		// A server that starts removes the temporary tables of every other in its tmpdir.
+		"mariadbd", "--no-defaults", "--datadir=" + data, "--tmpdir=" + c.path("db"), "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=128M",
 		"--innodb-flush-method=nosync", "--sync-frm=0", "--performance-schema=OFF",
 	}
 	if os.Geteuid() == 0 {

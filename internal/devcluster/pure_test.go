@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -111,6 +112,15 @@ func TestConfigurationGolden(t *testing.T) {
 		if diff := cmp.Diff(string(want), got); diff != "" {
 			t.Errorf("%s (rewrite with -update):\n%s", golden, diff)
 		}
+	}
+}
+
+// TestMariaDBTemporaryFolder: a server that starts empties its tmpdir of others' tables.
+func TestMariaDBTemporaryFolder(t *testing.T) {
+	t.Parallel()
+	c := &Cluster{opts: Options{Dir: "/srv/c"}}
+	if argv := c.mariadbd("/srv/c/db/data.new"); !slices.Contains(argv, "--tmpdir=/srv/c/db") {
+		t.Errorf("two clusters share a tmpdir: %q", argv)
 	}
 }
 
