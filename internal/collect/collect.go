@@ -107,7 +107,8 @@ type changes struct {
 	expires             time.Time
 }
 
-// Run collects until ctx ends. It returns an error only where another daemon acts.
+// Run collects until ctx ends, whose error it returns, or store.ErrFenced where another
+// daemon acts.
 func (c *Collector) Run(ctx context.Context) error {
 	turn := func(ctx context.Context) error {
 		report, err := c.Tick(ctx)

@@ -33,8 +33,8 @@ type Keeper struct {
 // keepEvery is the pause between two rounds of a keeper.
 const keepEvery = time.Hour
 
-// Run removes and compacts until ctx ends. It returns an error only where another
-// daemon acts.
+// Run removes and compacts until ctx ends, whose error it returns, or
+// store.ErrFenced where another daemon acts.
 func (k *Keeper) Run(ctx context.Context) error {
 	return store.UntilFenced(ctx, keepEvery, nil, k.turn, func(err error) {
 		k.Log.ErrorContext(ctx, "files are not kept completely", "error", err)

@@ -76,7 +76,8 @@ func New(c Config) *Service {
 	return &Service{c}
 }
 
-// Run judges until ctx ends. It returns an error only where another daemon acts.
+// Run judges until ctx ends, whose error it returns, or store.ErrFenced where another
+// daemon acts.
 func (s *Service) Run(ctx context.Context) error {
 	return store.UntilFenced(ctx, s.Interval, nil, s.Turn, func(err error) {
 		s.Log.WarnContext(ctx, "nights were not judged completely", "error", err)

@@ -73,27 +73,23 @@ func New(c Config) *Service {
 	return &Service{c, host}
 }
 
-// Run sends until ctx ends; a mail that is being sent then is finished. It returns
-// an error only where another daemon acts.
+// Run sends until ctx ends, whose error it returns, or store.ErrFenced where another
+// daemon acts. A mail that is being sent then is finished.
 func (s *Service) Run(ctx context.Context) error {
-	cleared := false
-	turn := func(ctx context.Context) error { return s.turn(ctx, &cleared) }
-	return store.UntilFenced(ctx, s.Interval, nil, turn, func(err error) {
+	return store.UntilFenced(ctx, s.Interval, nil, s.turn, func(err error) {
 		s.Log.WarnContext(ctx, "the outbox cannot be worked on", "error", err)
 	})
 }
 
-// turn sends what is due; the first one settles what an earlier daemon left.
-func (s *Service) turn(ctx context.Context, cleared *bool) error {
-	if !*cleared {
-		list, err := s.Store.DoubtfulMail(ctx)
-		if err != nil {
-			return err
-		}
-		for _, m := range list {
-			s.Log.WarnContext(ctx, "not known whether a mail was sent; it is not sent again", "sweep", m.SweepID, "event", m.Event, "to", m.To)
-		}
-		*cleared = true
+// turn sends what is due. What is claimed when it begins was claimed by an earlier
+// daemon, or by a turn whose outcome the database did not take.
+func (s *Service) turn(ctx context.Context) error {
+	list, err := s.Store.DoubtfulMail(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		s.Log.WarnContext(ctx, "not known whether a mail was sent; it is not sent again", "sweep", m.SweepID, "event", m.Event, "to", m.To)
 	}
 	for ctx.Err() == nil {
 		m, some, err := s.Store.ClaimMail(ctx)

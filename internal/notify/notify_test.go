@@ -317,6 +317,34 @@ func TestMail_KilledDaemon(t *testing.T) {
 	}
 }
 
+// TestMail_NotRecorded: where the database did not take what became of a mail, the
+// same daemon says so in its next turn.
+func TestMail_NotRecorded(t *testing.T) {
+	t.Parallel()
+	p := newPost(t)
+	id := p.sweep("", "BEGIN")
+	p.begin(id)
+	other, err := pgx.ConnectConfig(p.Context(), p.conn.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	p.deliver(func(name string) {
+		if name != notify.FailSent {
+			return
+		}
+		// Another mail's outcome is lost, after the look that the turn began with.
+		_, err := other.Exec(p.Context(), `
+insert into mail (sweep_id, event, occurrence, sweep_state, state, tries, at, changed_at) values ($1, 'END', 1, 'complete', 'sending', 1, now(), now())`, id)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if diff := cmp.Diff([]string{"BEGIN sent 1", "END unknown 1"}, p.states(id)); diff != "" || len(p.received()) != 1 {
+		t.Error(diff, p.received())
+	}
+}
+
 func TestMail_TriesAgain(t *testing.T) {
 	t.Parallel()
 	p := newPost(t)

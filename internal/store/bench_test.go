@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/sync/errgroup"
 
+	"sbench/internal/collect"
 	"sbench/internal/lifecycle"
 	"sbench/internal/metrics"
 	"sbench/internal/pgtest"
@@ -82,9 +83,6 @@ func BenchmarkCreateSweep(b *testing.B) {
 // sweepTables are those that storing a sweep writes.
 var sweepTables = []writtenTable{{"setting", ""}, {"sweep_setting", ""}, {"run", ""}, {"transition", "where entity = 'run'"}}
 
-// Attempts are stored in transactions of this many, as the collector does.
-const ingestChunk = 256
-
 // BenchmarkIngest stores attempts as the collector does, two transactions at a time,
 // in a database that has stored as many before and knows how large its tables are,
 // as a daemon's does after its first minutes. Every side begins after a checkpoint.
@@ -93,7 +91,8 @@ const ingestChunk = 256
 // which no store can do without, so that this ratio says what locking, judging and
 // recording add.
 func BenchmarkIngest(b *testing.B) {
-	const attempts = 32 * ingestChunk
+	options := collect.DefaultOptions()
+	attempts := 32 * options.Batch
 	ctx := context.Background()
 	stored, keyed, bare := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 	for b.Loop() {
@@ -107,11 +106,11 @@ func BenchmarkIngest(b *testing.B) {
 			sealed[i] = measuredRow(runs[i])
 			sealed[i].Attempt.TaskIndex = i / benchRepeats
 		}
-		ingestAll(ctx, b, s, sealed[:attempts])
+		ingestAll(ctx, b, s, options, sealed[:attempts])
 		execute(b, s, "analyze")
 		execute(b, s, "checkpoint")
 		start := time.Now()
-		ingestAll(ctx, b, s, sealed[attempts:])
+		ingestAll(ctx, b, s, options, sealed[attempts:])
 		stored = min(stored, time.Since(start))
 		written := readRows(b, s, ingestedTables, runs[attempts])
 		for _, t := range written {
@@ -119,11 +118,11 @@ func BenchmarkIngest(b *testing.B) {
 				b.Fatalf("%d rows of %s for %d attempts", len(t.rows), t.name, attempts)
 			}
 		}
-		keyed = min(keyed, bareCopy(b, s, "keyed_", " including indexes", ingestChunk, written))
+		keyed = min(keyed, bareCopy(b, s, "keyed_", " including indexes", options.Batch, written))
 		bare = min(bare, bareCopy(b, s, "bare_", "", attempts, written))
 	}
-	b.ReportMetric(attempts/stored.Seconds(), "attempts/s")
-	fmt.Printf("\ningest_database_attempts_per_s %.0f >=100\n", attempts/stored.Seconds())
+	b.ReportMetric(float64(attempts)/stored.Seconds(), "attempts/s")
+	fmt.Printf("\ningest_database_attempts_per_s %.0f >=100\n", float64(attempts)/stored.Seconds())
 	fmt.Printf("ingest_database_vs_bare_copy %.3f >=0.5\n", bare.Seconds()/stored.Seconds())
 	fmt.Printf("ingest_database_vs_copy_with_keys %.3f -\n", keyed.Seconds()/stored.Seconds())
 }
@@ -143,12 +142,12 @@ update run set state = 'submitted', actor = 'submit', changed_at = now(), batch_
   from unnest($2::bigint[]) with ordinality as u (id, n) where run.id = u.id`, batchToken, runs, benchRepeats)
 }
 
-// ingestAll stores attempts as the collector does: two transactions at a time.
-func ingestAll(ctx context.Context, b *testing.B, s *store.Store, sealed []store.Sealed) {
+// ingestAll stores attempts as the collector does.
+func ingestAll(ctx context.Context, b *testing.B, s *store.Store, o collect.Options, sealed []store.Sealed) {
 	b.Helper()
 	var group errgroup.Group
-	group.SetLimit(2)
-	for part := range slices.Chunk(sealed, ingestChunk) {
+	group.SetLimit(o.Writers)
+	for part := range slices.Chunk(sealed, o.Batch) {
 		group.Go(func() error {
 			_, _, err := s.Ingest(ctx, part)
 			return err

@@ -39,7 +39,7 @@ update mail m set state = 'sending', tries = m.tries + 1, changed_at = $1
         order by id limit 1 for update skip locked)
 returning ` + mailColumns
 	sqlDoubtfulMail = `
-update mail m set state = 'unknown', changed_at = $1, last_error = 'the daemon ended while it was sent'
+update mail m set state = 'unknown', changed_at = $1, last_error = 'the daemon or the database was away when it had been sent'
   from sweep s
  where s.id = m.sweep_id and m.state = 'sending'
 returning ` + mailColumns
@@ -58,8 +58,8 @@ func (s *Store) ClaimMail(ctx context.Context) (m Mail, some bool, err error) {
 	return list[0], true, nil
 }
 
-// DoubtfulMail gives up the mails that a daemon claimed which is not there any
-// more, and returns them. Whoever acts calls it before the first ClaimMail.
+// DoubtfulMail gives up the mails that are claimed, and returns them. Whoever acts
+// calls it when it sends none.
 func (s *Store) DoubtfulMail(ctx context.Context) ([]Mail, error) {
 	return s.updateMail(ctx, "read claimed mail", sqlDoubtfulMail)
 }
