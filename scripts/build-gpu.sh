@@ -10,18 +10,22 @@
 set -euo pipefail
 out=${1:?usage: build-gpu.sh DIR [LDFLAGS]} ldflags=${2:-}
 root=$(cd "$(dirname "$0")/.." && pwd)
-stubs=$(mktemp -d)
-trap 'rm -rf "$stubs"' EXIT
+new=$(mktemp -d)
+trap 'rm -rf "$new"' EXIT
 
 # stub CC FILE SONAME MACRO MAP: an empty library with versions.
 stub() {
-  printf '%s\n' "$5" >"$stubs/map"
-  "$1" -w -fno-builtin -shared -nostdlib -fPIC "-D$4" "-Wl,-soname,$3" "-Wl,--version-script=$stubs/map" -o "$stubs/lib$2.so" "$root/scripts/glibc/old.c"
+  printf '%s\n' "$5" >"$new/map"
+  "$1" -w -fno-builtin -shared -nostdlib -fPIC "-D$4" "-Wl,-soname,$3" "-Wl,--version-script=$new/map" -o "$new/lib$2.so" "$root/scripts/glibc/old.c"
+  mv -f "$new/lib$2.so" "$stubs/lib$2.so"
 }
 
 # build GOARCH CC FILE
 build() {
   local arch=$1 cc=$2 file=$3 base dlinfo
+  # Always the same folder: Go builds everything again where its flags differ.
+  stubs=$root/.cache/glibc/$arch
+  mkdir -p "$stubs"
   # The base version of glibc's symbols, and dlinfo's own where it is later.
   case $arch in
   amd64) base=GLIBC_2.2.5 dlinfo=GLIBC_2.3.3 ;;
