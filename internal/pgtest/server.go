@@ -19,8 +19,9 @@ import (
 )
 
 // startServer returns the address of a database in which databases can be made,
-// on a server with these settings or the one that DSNEnv names.
-func startServer(settings []string) (string, error) {
+// on a server with its files in parent and these settings, or the one that DSNEnv
+// names.
+func startServer(parent string, settings []string) (string, error) {
 	if dsn := os.Getenv(DSNEnv); dsn != "" {
 		return dsn, nil
 	}
@@ -32,7 +33,7 @@ func startServer(settings []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp("", "sbench-pgtest-")
+	dir, err := os.MkdirTemp(parent, "sbench-pgtest-")
 	if err != nil {
 		return "", err
 	}
@@ -49,6 +50,19 @@ func startServer(settings []string) (string, error) {
 	}
 	dsn := "host=" + quote(dir) + " user=sbench dbname=postgres sslmode=disable"
 	return dsn, await(dsn, dir)
+}
+
+// memoryDir is where files lie in memory, if there is room, or else TMPDIR.
+func memoryDir() string {
+	const dir, room = "/dev/shm", 4 << 30
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC || fs.Bavail*uint64(fs.Bsize) < room {
+		return os.TempDir()
+	}
+	if unix.Access(dir, unix.W_OK) != nil {
+		return os.TempDir()
+	}
+	return dir
 }
 
 // findPostgres returns the newest folder that holds initdb and postgres.

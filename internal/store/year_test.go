@@ -75,7 +75,7 @@ type year struct {
 func (y *year) open() bool {
 	dsn := os.Getenv(yearDSN)
 	if dsn == "" {
-		y.store = pgtest.New(y)
+		y.store = pgtest.NewLarge(y)
 		return false
 	}
 	s, err := store.Open(y.Context(), dsn)
