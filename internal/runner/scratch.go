@@ -65,6 +65,10 @@ func makeScratch(dir string, run int64) (path string, owner *os.File, err error)
 	return path, owner, nil
 }
 
+// forking is how long a process that a killed runner was starting holds its lock: it
+// has the runner's files until it executes its program.
+const forking = 200 * time.Millisecond
+
 // abandoned returns the user's scratch folders in dir that no runner holds, and
 // new ones that were given up on the way to their name.
 func abandoned(dir string, uid int) []string {
@@ -72,7 +76,7 @@ func abandoned(dir string, uid int) []string {
 	if err != nil {
 		return nil
 	}
-	var found []string
+	var found, asking []string
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		var st unix.Stat_t
@@ -80,23 +84,61 @@ func abandoned(dir string, uid int) []string {
 			continue
 		}
 		switch {
-		case scratchName.MatchString(e.Name()) && !held(filepath.Join(path, ownerFile)):
-			found = append(found, path)
+		case scratchName.MatchString(e.Name()):
+			switch holder(filepath.Join(path, ownerFile)) {
+			case free:
+				found = append(found, path)
+			case doubtful:
+				asking = append(asking, path)
+			case taken:
+			}
 		case strings.HasPrefix(e.Name(), scratchNew) && time.Since(time.Unix(st.Mtim.Unix())) > time.Minute:
 			found = append(found, path)
 		}
 	}
+	for began := time.Now(); len(asking) > 0 && time.Since(began) < forking; time.Sleep(forking / 20) {
+		asking = slices.DeleteFunc(asking, func(path string) bool {
+			gone := holder(filepath.Join(path, ownerFile)) == free
+			if gone {
+				found = append(found, path)
+			}
+			return gone
+		})
+	}
 	return found
 }
 
-// held reports whether a process has the file locked.
-func held(path string) bool {
+// holding says whether a runner holds a folder.
+type holding int
+
+const (
+	free holding = iota
+	taken
+	// doubtful: it is locked, and the process that it names is not seen here: that has
+	// ended, or has a namespace of its own.
+	doubtful
+)
+
+// holder looks at the lock of a folder, whose files may be anything.
+func holder(path string) holding {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return !errors.Is(err, os.ErrNotExist)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return free
+	case err != nil:
+		return taken
 	}
 	defer f.Close() // frees the lock
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return free
+	}
+	text := make([]byte, 32)
+	n, _ := f.Read(text)
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(text[:n])))
+	if err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		return doubtful
+	}
+	return taken
 }
 
 // cleanUp removes what runners of the user that are no more left on this node:

@@ -1,12 +1,16 @@
 package runner
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestCleanUp: what a dead runner left goes, what a live one has stays.
@@ -62,8 +66,39 @@ func TestCleanUp(t *testing.T) {
 			t.Errorf("%s is there: %v", path, err == nil)
 		}
 	}
-	if !held(filepath.Join(live, ownerFile)) {
+	if holder(filepath.Join(live, ownerFile)) != taken {
 		t.Error("the live runner's lock is gone")
+	}
+}
+
+// TestAbandoned_Forking: the lock of a killed runner outlives it for a moment, in a
+// process that it was starting.
+func TestAbandoned_Forking(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	folder := func(run int64, owner int) (string, *os.File) {
+		path, lock, err := makeScratch(dir, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(path, ownerFile), fmt.Appendln(nil, owner), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path, lock
+	}
+	killed, itsChild := folder(1, ended.Process.Pid)
+	_, elsewhere := folder(2, ended.Process.Pid) // of another namespace, say
+	defer elsewhere.Close()
+	_, live := folder(3, os.Getpid())
+	defer live.Close()
+	executed := time.AfterFunc(forking/4, func() { itsChild.Close() })
+	defer executed.Stop()
+	if diff := cmp.Diff([]string{killed}, abandoned(dir, os.Getuid())); diff != "" {
+		t.Error(diff)
 	}
 }
 
