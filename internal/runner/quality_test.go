@@ -35,9 +35,16 @@ func asking(t *testing.T, edit func(d *quality.Definition)) *bench {
 		w := &s.Workload
 		w.Warmup, w.Ramp, w.Duration, w.Drain = 0, 0, 500*time.Millisecond, time.Second
 	})
+	b.ask(edit)
+	return b
+}
+
+// ask lets the batch's run be asked after its measurement; edit changes what.
+func (b *bench) ask(edit func(d *quality.Definition)) {
+	b.t.Helper()
 	path := filepath.Join(b.dir, "items.jsonl")
 	if err := os.WriteFile(path, []byte(questions), 0o644); err != nil {
-		t.Fatal(err)
+		b.t.Fatal(err)
 	}
 	d := &quality.Definition{
 		Method: quality.ExactMatch, ItemsPath: path, ItemsDigest: batch.Digest([]byte(questions)), Endpoint: setting.EndpointChat,
@@ -46,7 +53,6 @@ func asking(t *testing.T, edit func(d *quality.Definition)) *bench {
 	edit(d)
 	b.spec.Tasks[0].Runs[0].Quality = d
 	b.freeze()
-	return b
 }
 
 func script(text string) func(*quality.Definition) {
@@ -129,6 +135,19 @@ func TestRun_Quality(t *testing.T) {
 				t.Errorf("quality_stddev = %v", sd)
 			}
 		})
+	}
+}
+
+// TestRun_QualityInContainer: a program of the image scores, with the items and the
+// server that it is told of.
+func TestRun_QualityInContainer(t *testing.T) {
+	b := newBench(t, inContainer(t, "engine.sif"))
+	b.ask(func(d *quality.Definition) {
+		d.Method, d.Command, d.Endpoint, d.Concurrency = quality.Command, []string{"score", "{items}", "{url}", "{model}"}, "", 0
+	})
+	m, row, items := b.evaluated()
+	if score := row.Metrics["quality_score"]; len(items) != 3 || score == nil || *score != 1 {
+		t.Errorf("items %+v, score %v, manifest %+v", items, score, m.Quality)
 	}
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the tests' inference engine into OUTDIR:
 #
-#   engine.sif          a genuine SIF with a llama-server in it
+#   engine.sif          a genuine SIF with a llama-server and an evaluation program in it
 #   engine-drifted.sif  the same engine in an image whose content differs
 #   model.gguf          a small generated model
 #   apptainer           the real program where one is installed and works, else the stand-in
@@ -80,8 +80,8 @@ if [[ ! -f $build/npm/.key || $(<"$build/npm/.key") != "$npm_key" ]]; then
 fi
 prebuilt=$build/npm/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64
 
-say "compiling llama-server, ggufgen and mksif"
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$build/" ./llama-server ./ggufgen ./mksif
+say "compiling llama-server, score, ggufgen and mksif"
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$build/" ./llama-server ./score ./ggufgen ./mksif
 
 say "generating the model"
 "$build/ggufgen" -o "$build/model.gguf"
@@ -91,7 +91,7 @@ root=$build/rootfs
 rm -rf "$root"
 mkdir -p "$root"/{usr/bin,usr/lib/llama,usr/lib/x86_64-linux-gnu,usr/lib64,etc,proc,sys,dev,tmp,var/tmp,run,home,root}
 for link in bin lib lib64; do ln -s "usr/$link" "$root/$link"; done
-cp "$build/llama-server" "$root/usr/bin/"
+cp "$build/llama-server" "$build/score" "$root/usr/bin/"
 cp "$prebuilt"/libggml*.so "$prebuilt"/libllama.v*.so "$root/usr/lib/llama/"
 for versioned in "$root"/usr/lib/llama/*.v*.so; do # libllama.v1.2.3.so, also loaded as libllama.so
   name=${versioned##*/}
