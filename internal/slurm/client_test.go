@@ -243,10 +243,15 @@ func TestClient_Find(t *testing.T) {
 		found         []Found
 		fails         bool
 	}{
-		"in the queue": {"printf '" + queueRow("sb-x", "RUNNING") + queueRow("sb-x", "COMPLETED") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(1000)}}, false},
+		"in the queue": {"printf '" + queueRow("sb-x", "RUNNING") + queueRow("sb-x", "COMPLETED") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(1000), Queued: true}}, false},
 		"ended before squeue was asked": {
 			"true", "printf '" + record("sb-x", "COMPLETED", "n1", "10") + "'", Known,
-			[]Found{{JobID: 7, Submit: at(1000), Ended: true}},
+			[]Found{{JobID: 7, Submit: at(1000), Ended: true, Begun: true}},
+			false,
+		},
+		"lost while it waited": {
+			"true", "printf '" + strings.ReplaceAll(record("sb-x", "PENDING", "None assigned", "0"), "1010", "Unknown") + "'", Known,
+			[]Found{{JobID: 7, Submit: at(1000)}},
 			false,
 		},
 		"nowhere":                  {"true", "true", Gone, nil, false},
@@ -255,11 +260,11 @@ func TestClient_Find(t *testing.T) {
 		"the controller is down":   {"echo 'Unable to contact slurm controller' >&2; exit 1", "true", Unknown, nil, true},
 		"the database is down":     {"true", "echo 'Problem talking to the database' >&2; exit 1", Unknown, nil, true},
 		"a row nobody understands": {"printf 'what?'", "true", Unknown, nil, true},
-		"by its comment":           {renamed(row("prefix_job", "PENDING", "sbench sb-t sweep=1")), "exit 1", Known, []Found{{JobID: 7, Submit: at(1000)}}, false},
+		"by its comment":           {renamed(row("prefix_job", "PENDING", "sbench sb-t sweep=1")), "exit 1", Known, []Found{{JobID: 7, Submit: at(1000), Queued: true}}, false},
 		"another's comment":        {renamed(row("job", "PENDING", "sbench sb-tt not-sb-t")), "true", Gone, nil, false},
 		"another's row":            {renamed("what?"), "true", Gone, nil, false},
 		"a row that may be ours":   {renamed("what? sb-t"), "true", Unknown, nil, true},
-		"before the client's time": {"printf '" + strings.ReplaceAll(queueRow("sb-x", "PENDING"), "1000", "5") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(5)}}, false},
+		"before the client's time": {"printf '" + strings.ReplaceAll(queueRow("sb-x", "PENDING"), "1000", "5") + "'", "exit 1", Known, []Found{{JobID: 7, Submit: at(5), Queued: true}}, false},
 		"the trace of a refusal":   {"true", "printf '" + record("sb-x", "FAILED", "None assigned", "0") + "'", Gone, nil, false},
 	} {
 		dir := t.TempDir()

@@ -33,7 +33,10 @@ func (p Presence) String() string {
 type Found struct {
 	JobID  int64 // the array's own id
 	Submit time.Time
-	Ended  bool // the accounting database says that all of it has ended
+	Ended  bool // all of it has ended
+	// Queued is that the controller knows it. The accounting database keeps jobs that
+	// a controller has lost, as they were: Begun is that any of it has started.
+	Queued, Begun bool
 }
 
 // Find looks a job up by its unique name: in the queue, also by the token in its
@@ -62,7 +65,7 @@ func (c *Client) Find(ctx context.Context, name, token string, since time.Time) 
 		if r.Name != name || r.Submit.Before(since) || refusedRecord(r) {
 			continue
 		}
-		found = merge(found, Found{JobID: r.ID.Job, Submit: r.Submit, Ended: r.Ended()})
+		found = merge(found, Found{JobID: r.ID.Job, Submit: r.Submit, Ended: r.Ended(), Begun: !r.Start.IsZero()})
 	}
 	if len(found) > 0 {
 		return Known, found, nil
@@ -92,7 +95,7 @@ func (c *Client) findQueued(ctx context.Context, name, token string) ([]Found, e
 		}
 		var found []Found
 		for _, j := range jobs {
-			found = merge(found, Found{JobID: j.ArrayID, Submit: j.Submit, Ended: j.State.Phase() == PhaseEnded})
+			found = merge(found, Found{JobID: j.ArrayID, Submit: j.Submit, Ended: j.State.Phase() == PhaseEnded, Queued: true})
 		}
 		if len(found) > 0 {
 			return found, nil
@@ -117,6 +120,7 @@ func merge(found []Found, f Found) []Found {
 	for i := range found {
 		if found[i].JobID == f.JobID {
 			found[i].Ended = found[i].Ended && f.Ended
+			found[i].Begun = found[i].Begun || f.Begun
 			if f.Submit.Before(found[i].Submit) {
 				found[i].Submit = f.Submit
 			}

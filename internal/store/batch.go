@@ -163,8 +163,10 @@ update batch set state = 'held', actor = 'submit', reason = $4, changed_at = $5,
 update batch set state = 'released', actor = 'submit', reason = '', changed_at = $2 where token = $1 and state = 'held'`
 	sqlForgetBatch = `
 update batch set state = 'intent', actor = 'submit', reason = $2, changed_at = $3, job_id = null, slurm_submit_time = null
- where token = $1 and state in ('held', 'released')`
-	sqlStallBatch = `update batch set reason = $2 where token = $1 and reason <> $2`
+ where token = $1 and state in ('held', 'released')
+   and not exists (select from task where task.token = batch.token and task.state <> 'waiting')`
+	sqlLockRunsOfBatch = `select id from run where batch_token = $1 order by id for update`
+	sqlStallBatch      = `update batch set reason = $2 where token = $1 and reason <> $2`
 )
 
 // onBatch executes a statement about one batch, and reports whether it was in a
@@ -213,9 +215,15 @@ func (s *Store) ReleaseBatch(ctx context.Context, token string) (bool, error) {
 }
 
 // ForgetBatch takes back the job id of a batch whose job the controller does not
-// know any more and never started: the batch is to be submitted again.
+// know any more and never started: the batch is to be submitted again. It is false
+// where a task of it was seen to begin.
 func (s *Store) ForgetBatch(ctx context.Context, token, reason string) (bool, error) {
-	return s.onBatch(ctx, "forget", token, sqlForgetBatch, func(tx *Tx) ([]any, error) { return []any{reason, tx.now}, nil })
+	return s.onBatch(ctx, "forget", token, sqlForgetBatch, func(tx *Tx) ([]any, error) {
+		// With its runs locked, no task begins while this one looks.
+		type row struct{ ID int64 }
+		_, err := collect[row](ctx, tx, "runs", sqlLockRunsOfBatch, token)
+		return []any{reason, tx.now}, err
+	})
 }
 
 // StallBatch says in words why a batch waits in Slurm; "" when it does not.

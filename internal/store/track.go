@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -272,6 +273,35 @@ func (tx *Tx) MoveTasks(ctx context.Context, keys []TaskKey, reasons []string, t
 	}
 	if _, err := tx.Exec(ctx, sqlMoveTasks, tokens, indexes, reasons, to, tx.now); err != nil {
 		return fmt.Errorf("move %d tasks to %s: %w", len(keys), to, err)
+	}
+	return nil
+}
+
+// ErrForgotten is returned for a batch whose job the submitter has taken back, since
+// the controller knew nothing of it (ForgetBatch).
+var ErrForgotten = errors.New("the job of the batch was taken back")
+
+const sqlLockBatches = `select token, state from batch where token = any($1) order by token for share`
+
+// LockSubmitted locks runs and then batches, none of which is forgotten until the
+// transaction ends. The error is ErrForgotten where one is already: what Slurm told
+// of its job before means nothing.
+func (tx *Tx) LockSubmitted(ctx context.Context, runs []int64, tokens []string) error {
+	if _, err := collect[lockedRun](ctx, tx, "runs", sqlLockRuns, runs); err != nil {
+		return err
+	}
+	type row struct {
+		Token string
+		State lifecycle.BatchState
+	}
+	batches, err := collect[row](ctx, tx, "batches", sqlLockBatches, tokens)
+	if err != nil {
+		return err
+	}
+	for _, b := range batches {
+		if b.State == lifecycle.BatchIntent {
+			return fmt.Errorf("batch %s: %w", b.Token, ErrForgotten)
+		}
 	}
 	return nil
 }

@@ -104,6 +104,11 @@ func (s *Service) forget(token string) {
 // submitted again.
 func (s *Service) adopt(ctx context.Context, b store.Batch) (slurm.Presence, error) {
 	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.Token, b.CreatedAt.Add(-skew))
+	if err == nil && presence == slurm.Known {
+		if found = slices.DeleteFunc(found, lost); len(found) == 0 {
+			presence = slurm.Gone
+		}
+	}
 	switch {
 	case err != nil:
 		return slurm.Unknown, err
@@ -119,13 +124,17 @@ func (s *Service) adopt(ctx context.Context, b store.Batch) (slurm.Presence, err
 			return slurm.Known, err
 		}
 		b.State, b.JobID = lifecycle.BatchHeld, &keep.JobID
-		return slurm.Known, s.release(ctx, b)
+		return slurm.Known, s.releaseFound(ctx, b, keep)
 	case presence == slurm.Gone && b.LastTryAt != nil && s.Now().Before(b.LastTryAt.Add(s.settle(ctx))):
 		// A controller that hung may create the job when it goes on.
 		return slurm.Unknown, nil
 	}
 	return presence, nil
 }
+
+// lost are jobs of which only the accounting database knows, and that never started: a
+// controller that crashed has lost them, and they will not run.
+func lost(f slurm.Found) bool { return !f.Queued && !f.Begun && !f.Ended }
 
 // choose prefers a job that has not ended, then the oldest.
 func choose(found []slurm.Found) slurm.Found {
@@ -279,19 +288,31 @@ func (s *Service) advanceHeld(ctx context.Context, b store.Batch) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(found, func(f slurm.Found) bool { return f.JobID == *b.JobID })
+	i := slices.IndexFunc(found, func(f slurm.Found) bool { return f.JobID == *b.JobID && !lost(f) })
 	switch {
-	case i >= 0 && found[i].Ended:
-		// Somebody ended it while it was held. The tracker sees to the rest.
-		_, err := s.Store.ReleaseBatch(ctx, b.Token)
-		return err
 	case i >= 0:
-		return s.release(ctx, b)
+		return s.releaseFound(ctx, b, found[i])
 	case presence == slurm.Unknown, s.Now().Before(b.ChangedAt.Add(s.settle(ctx))):
 		return nil
 	}
 	s.Log.WarnContext(ctx, "the controller forgot the job", "token", b.Token, "job", *b.JobID)
-	_, err = s.Store.ForgetBatch(ctx, b.Token, fmt.Sprintf("the controller forgot job %d", *b.JobID))
+	forgotten, err := s.Store.ForgetBatch(ctx, b.Token, fmt.Sprintf("the controller forgot job %d", *b.JobID))
+	if err == nil && !forgotten {
+		// It was released before, which nobody recorded, and has begun: what became of
+		// its tasks is for the tracker to find out.
+		_, err = s.Store.ReleaseBatch(ctx, b.Token)
+	}
+	return err
+}
+
+// releaseFound releases a job that was looked for. One that has ended, by whoever
+// released or cancelled it, or that only the accounting database knows, is not
+// touched: its id may be another's by now. The tracker sees to the rest.
+func (s *Service) releaseFound(ctx context.Context, b store.Batch, f slurm.Found) error {
+	if f.Queued && !f.Ended {
+		return s.release(ctx, b)
+	}
+	_, err := s.Store.ReleaseBatch(ctx, b.Token)
 	return err
 }
 

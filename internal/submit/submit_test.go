@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sbench/internal/batch"
 	"sbench/internal/lifecycle"
@@ -373,6 +374,59 @@ func TestTurn_ControllerForgetsHeldJob(t *testing.T) {
 		}
 	}
 	if states := w.states(sweep); states["submitted"] != 2 {
+		t.Errorf("%v", states)
+	}
+}
+
+// A job that waited when the controller lost it stays in the accounting database for
+// ever: it is submitted again.
+func TestTurn_ControllerForgetsReleasedJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{})
+	sweep := w.sweep("l4", 1, 2, "")
+	w.turnUntil(FailReleased)
+	if _, found, err := w.cluster.Client().Find(t.Context(), w.open()[0].JobName, "", time.Unix(0, 0)); err != nil || len(found) != 1 || !found[0].Queued {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	w.cluster.Crash(0)
+	_, found, err := w.cluster.Client().Find(t.Context(), w.open()[0].JobName, "", time.Unix(0, 0))
+	if want := []slurm.Found{{JobID: *w.open()[0].JobID}}; err != nil || cmp.Diff(want, found, cmpopts.IgnoreFields(slurm.Found{}, "Submit")) != "" {
+		t.Fatalf("accounting says %+v, %v", found, err)
+	}
+	w.restart()
+	for range 6 {
+		w.mustTurn()
+		w.clock.advance(time.Minute)
+	}
+	if b := w.open(); len(b) != 1 || b[0].State != lifecycle.BatchReleased || b[0].SubmitTries != 2 {
+		t.Errorf("%+v", b)
+	}
+	if states := w.states(sweep); states["submitted"] != 2 || len(w.cluster.Jobs()) != 1 {
+		t.Errorf("%v, jobs %+v", states, w.cluster.Jobs())
+	}
+}
+
+// A job that was released, which nobody recorded, and has begun before the controller
+// lost it is not submitted again: the tracker settles it.
+func TestTurn_ControllerForgetsJobThatBegan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{})
+	sweep := w.sweep("l4", 1, 2, "")
+	w.turnUntil(FailReleased)
+	w.cluster.Fault(slurmtest.Faults{AccountingLag: 100 * time.Hour})
+	token := w.open()[0].Token
+	w.directly(`update run set state = 'provisioning', actor = 'track', changed_at = now() where batch_token = $1`, token)
+	w.directly(`update task set state = 'running', actor = 'track', changed_at = now() where token = $1`, token)
+	w.cluster.Crash(0)
+	w.restart()
+	for range 6 {
+		w.mustTurn()
+		w.clock.advance(time.Minute)
+	}
+	if b := w.open(); len(b) != 1 || b[0].State != lifecycle.BatchReleased || b[0].JobID == nil {
+		t.Errorf("%+v", b)
+	}
+	if states := w.states(sweep); states["provisioning"] != 2 {
 		t.Errorf("%v", states)
 	}
 }

@@ -385,7 +385,8 @@ func (t *Tracker) apply(ctx context.Context, batches map[string]store.Batch, c *
 	if err := t.number(ctx, c); err != nil {
 		return err
 	}
-	runs, err := t.Store.RunsOfTasks(ctx, slices.Concat(t.changedTasks(c), keysOf(c.progress)))
+	tasks := slices.Concat(c.toRunning, c.toWaiting, c.toEnded, keysOf(c.progress))
+	runs, err := t.Store.RunsOfTasks(ctx, tasks)
 	if err != nil {
 		return err
 	}
@@ -399,7 +400,10 @@ func (t *Tracker) apply(ctx context.Context, batches map[string]store.Batch, c *
 		return nil
 	}
 	err = t.Store.WithTx(ctx, func(tx *store.Tx) error {
-		// Runs before tasks before allocations, as everybody locks them.
+		// Runs before batches before tasks before allocations, as everybody locks them.
+		if err := tx.LockSubmitted(ctx, slices.Concat(idsOf(byTask, tasks), underWay), tokensOf(tasks)); err != nil {
+			return err
+		}
 		for _, m := range []struct {
 			tasks []store.TaskKey
 			from  []lifecycle.RunState
@@ -437,8 +441,14 @@ func (t *Tracker) apply(ctx context.Context, batches map[string]store.Batch, c *
 	return nil
 }
 
-func (t *Tracker) changedTasks(c *changes) []store.TaskKey {
-	return slices.Concat(c.toRunning, c.toWaiting, c.toEnded)
+// tokensOf are the batches of tasks, each once.
+func tokensOf(tasks []store.TaskKey) []string {
+	tokens := make([]string, len(tasks))
+	for i, k := range tasks {
+		tokens[i] = k.Token
+	}
+	slices.Sort(tokens)
+	return slices.Compact(tokens)
 }
 
 func keysOf(list []holding) []store.TaskKey {

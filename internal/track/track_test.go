@@ -1126,6 +1126,39 @@ func TestTracker_Next(t *testing.T) {
 	}
 }
 
+// TestTick_BatchTakenBack: what Slurm told of a job means nothing once the submitter
+// has taken it back.
+func TestTick_BatchTakenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tracker.Failpoint = func(name string) {
+		if name == FailObserved {
+			if ok, err := w.store.ForgetBatch(t.Context(), token, "the controller forgot it"); err != nil || !ok {
+				t.Error(ok, err)
+			}
+		}
+	}
+	if err := w.tracker.Tick(t.Context()); !errors.Is(err, store.ErrForgotten) {
+		t.Errorf("error is %v", err)
+	}
+	w.expect(w.runs[0][0], lifecycle.RunSubmitted)
+	if len(w.allocations(0)) != 0 || w.batchState() != lifecycle.BatchIntent {
+		t.Errorf("%+v, the batch is %s", w.allocations(0), w.batchState())
+	}
+}
+
+// TestTick_BatchBegan: one that has begun cannot be taken back.
+func TestTick_BatchBegan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, slurmtest.Config{}, 1)
+	w.cluster.Start(w.job, "gpu1", 0)
+	w.tick()
+	if ok, err := w.store.ForgetBatch(t.Context(), token, "the controller forgot it"); err != nil || ok {
+		t.Error(ok, err)
+	}
+}
+
 func TestRun_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slurmtest.Config{}, 1)
