@@ -51,7 +51,7 @@ demo: deps build engine ## run a real sweep on a private Slurm cluster, print it
 
 .PHONY: test
 test: deps build engine ## unit, command and end-to-end tests (the private cluster included)
-	$(GO) test -count=1 -p 2 -timeout 40m $(TESTFLAGS) $$($(GO) list ./... | grep -v -E "/tests/(docs|e2e|faults)$$")
+	$(GO) test -count=1 -p 3 -timeout 40m $(TESTFLAGS) $$($(GO) list ./... | grep -v -E "/tests/(docs|e2e|faults)$$")
 	cd tests/engine && CGO_ENABLED=0 $(GO) test -count=1 ./...
 	$(GO) test -count=1 -timeout 40m $(TESTFLAGS) -p 2 ./tests/e2e ./tests/faults ./tests/docs
 
