@@ -230,3 +230,33 @@ func TestClaimFile(t *testing.T) {
 		t.Errorf("%s %v", text, err)
 	}
 }
+
+// TestRun_OneOfTwoStarts: Slurm starts a job again whose node it believes lost. The
+// start that the other came after gives its numbers up; one that finished before
+// lets no other begin.
+func TestRun_OneOfTwoStarts(t *testing.T) {
+	b := newBench(t, nil)
+	again := spool.Job{JobIDRaw: 4711, Restart: 1, Node: "n2"}
+	cmd, out := b.start()
+	eventually(t, "measurement", b.logContains(result.RunnerLog, "msg=identify"))
+	if closed, err := spool.Start(b.dir, 7, again); err != nil || closed != "" {
+		t.Fatal(closed, err)
+	}
+	_ = cmd.Wait()
+	m := b.sealed()
+	b.nothingLeft()
+	if m.ExitClass != lifecycle.ExitCancelled || m.Valid || !strings.Contains(m.Reasons[0], "started the job again") || cmd.ProcessState.ExitCode() != lifecycle.ExitCancelled.Code() {
+		t.Fatalf("%s, %q\n%s", m.ExitClass, m.Reasons, out)
+	}
+	if _, err := os.Stat(filepath.Join(b.attemptDir(), result.ResultFile)); err == nil {
+		t.Error("its numbers were sealed")
+	}
+
+	b = newBench(t, nil)
+	if code, out := b.run(); code != lifecycle.ExitMeasured.Code() && code != lifecycle.ExitInvalid.Code() {
+		t.Fatalf("exit status %d\n%s", code, out)
+	}
+	if closed, err := spool.Start(b.dir, 7, again); err != nil || closed == "" {
+		t.Errorf("begun beside a result: %q, %v", closed, err)
+	}
+}

@@ -21,6 +21,7 @@ import (
 	"sbench/internal/runner/stage"
 	"sbench/internal/seal"
 	"sbench/internal/setting"
+	"sbench/internal/spool"
 	"sbench/internal/version"
 	"sbench/internal/workload"
 )
@@ -187,6 +188,32 @@ func (a *attempt) execute(ctx context.Context, stop func(lifecycle.ExitClass, er
 	err = a.perform(ctx)
 	a.conclude(err)
 	return a.seal(closeLog)
+}
+
+// giveUp seals no numbers, and says why.
+func (a *attempt) giveUp(class lifecycle.ExitClass, why string) {
+	for _, name := range []string{result.ResultFile, result.WindowFile, result.RequestsFile, result.TelemetryFile, result.QualityFile} {
+		_ = a.writer.Drop(name)
+	}
+	m := &a.manifest
+	m.ExitClass, m.Valid, m.EnvVerified, m.Signature = class, false, false, ""
+	m.Reasons = append([]string{why}, m.Reasons...)
+}
+
+// finish sees to it that of two starts of the job one has a result. Slurm starts a
+// job again whose node it believes lost, while this runner may be alive.
+func (a *attempt) finish() {
+	if a.manifest.ExitClass == lifecycle.ExitCancelled {
+		return // others may begin the run
+	}
+	switch last, err := spool.Finish(a.place.batch, a.run.ID, a.job.start("")); {
+	case err != nil:
+		a.log.Warn("another start may measure the run again", "error", err)
+	case !last:
+		a.log.Warn("another start of the job has begun the run: this one gives its numbers up")
+		a.giveUp(lifecycle.ExitCancelled, "Slurm has started the job again, and that start has begun the run")
+		a.manifest.Blamed = nil
+	}
 }
 
 func sealedAs(attempts string, run int64, j job) lifecycle.ExitClass {
@@ -412,14 +439,11 @@ func (a *attempt) seal(closeLog func() error) lifecycle.ExitClass {
 	if a.measured != nil {
 		if err := a.writeFiles(); err != nil {
 			a.log.Error("write results", "error", err)
-			for _, name := range []string{result.ResultFile, result.WindowFile, result.RequestsFile, result.TelemetryFile, result.QualityFile} {
-				_ = a.writer.Drop(name)
-			}
-			m.ExitClass, m.Valid, m.EnvVerified, m.Signature = lifecycle.ExitInternal, false, false, ""
-			m.Reasons = append([]string{"the results could not be written: " + err.Error()}, m.Reasons...)
+			a.giveUp(lifecycle.ExitInternal, "the results could not be written: "+err.Error())
 		}
 	}
 	a.writePackages()
+	a.finish()
 	a.log.Info("end", "class", string(m.ExitClass), "valid", m.Valid)
 	_ = closeLog()
 	for _, name := range append([]string{result.EngineLog, result.RunnerLog}, a.logs...) {

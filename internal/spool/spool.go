@@ -3,9 +3,10 @@
 //
 // It promises that what must happen once is decided by one exclusive link on the
 // file system, not by looking first: of any number of jobs one gets a task, and
-// of a job that is about to begin a run and a daemon that gives the run up, one
-// goes first and the other learns of it. It needs no locks, works over NFS, and
-// refuses to follow links, wait for pipes or read without end.
+// of a job that is about to begin a run and a daemon that gives the run up, or a
+// start that has a result of it, one goes first and the other learns of it. It
+// needs no locks, works over NFS, and refuses to follow links, wait for pipes or
+// read without end.
 package spool
 
 import (

@@ -115,6 +115,85 @@ func TestStart_Race(t *testing.T) {
 	}
 }
 
+func TestFinish(t *testing.T) {
+	dir := t.TempDir()
+	start := func(j Job) string {
+		t.Helper()
+		closed, err := Start(dir, 7, j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return closed
+	}
+	finish := func(j Job) bool {
+		t.Helper()
+		last, err := Finish(dir, 7, j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return last
+	}
+	first, second := job(1, 0), job(1, 1)
+	if closed := start(first) + start(second); closed != "" {
+		t.Fatal(closed)
+	}
+	if finish(first) {
+		t.Error("a result stands although another start has begun after its own")
+	}
+	for range 2 {
+		if !finish(second) {
+			t.Error("the last start has no result")
+		}
+	}
+	if closed := start(job(1, 2)); closed == "" {
+		t.Error("begun although there is a result")
+	}
+	for range 2 {
+		starts, err := Close(dir, 7, "the task has ended", time.Now())
+		if err != nil || len(starts) != 2 || starts[0].Restart != 0 || starts[1].Restart != 1 {
+			t.Errorf("told to the daemon: %+v, %v", starts, err)
+		}
+	}
+	if !finish(second) {
+		t.Error("what the daemon has closed does not count")
+	}
+	if finish(first) {
+		t.Error("an earlier start counts once the daemon has closed the list")
+	}
+	if last, err := Finish(t.TempDir(), 7, first); err != nil || !last {
+		t.Errorf("without a start: %v, %v", last, err)
+	}
+}
+
+// TestFinish_Race: of a start that finishes and one that begins, one goes on.
+func TestFinish_Race(t *testing.T) {
+	for round := range 50 {
+		dir := t.TempDir()
+		if _, err := Start(dir, 7, job(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		var last bool
+		var closed string
+		var wait sync.WaitGroup
+		wait.Go(func() {
+			var err error
+			if last, err = Finish(dir, 7, job(1, 0)); err != nil {
+				t.Error(err)
+			}
+		})
+		wait.Go(func() {
+			var err error
+			if closed, err = Start(dir, 7, job(1, 1)); err != nil {
+				t.Error(err)
+			}
+		})
+		wait.Wait()
+		if last == (closed == "") {
+			t.Fatalf("round %d: the first has a result: %v; the second was told %q", round, last, closed)
+		}
+	}
+}
+
 // TestStart_Hostile: what lies in the place of an entry and is none decides
 // nothing, and nobody hangs on it.
 func TestStart_Hostile(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 
 // The starts of a run are a list of files that is only appended to: entry n is
 // linked exclusively after the entries before it were read. The daemon ends the
-// list with an entry that says why; nothing follows it.
+// list with an entry that says why, and a start that is about to seal a result that
+// stands with one of its own; nothing follows either.
 
 // maxStarts bounds the list: Slurm itself stops requeueing long before.
 const maxStarts = 1000
@@ -28,7 +29,9 @@ const unseen = time.Minute
 type entry struct {
 	Job
 	Closed string `json:"closed,omitempty"` // why no start may follow
-	Nonce  string `json:"nonce"`            // tells our own entry from another's
+	// Sealing: the job ends the list itself; the daemon may still.
+	Sealing bool   `json:"sealing,omitempty"`
+	Nonce   string `json:"nonce"` // tells our own entry from another's
 }
 
 func startPath(dir string, run int64, n int) string {
@@ -36,14 +39,31 @@ func startPath(dir string, run int64, n int) string {
 }
 
 // Start notes that the job begins a run of the batch whose folder is dir. It
-// returns why not where the daemon has given the run up here; then the run must
-// not be begun. "" and no error mean that the daemon will know of this start.
+// returns why not where the daemon has given the run up here, or an earlier start
+// has a result of it; then the run must not be begun. "" and no error mean that the
+// daemon will know of this start.
 func Start(dir string, run int64, j Job) (closed string, err error) {
-	_, closed, err = appendEntry(dir, run, entry{Job: j})
+	_, closed, err = appendEntry(dir, run, entry{Job: j}, nil)
 	if err != nil {
 		return "", fmt.Errorf("note the start of run %d: %w", run, err)
 	}
 	return closed, nil
+}
+
+// Finish says that a start of the job has a result of the run, which is to be sealed:
+// no other start begins the run any more. It is false where one has begun after this
+// start, whose job Slurm had given up while it went on; then the result must not
+// stand beside that start's. Where the daemon has given the run up it still counts.
+func Finish(dir string, run int64, j Job) (last bool, err error) {
+	isLast := func(starts []Job) bool {
+		n := len(starts)
+		return n == 0 || starts[n-1].JobIDRaw == j.JobIDRaw && starts[n-1].Restart == j.Restart
+	}
+	starts, _, err := appendEntry(dir, run, entry{Job: j, Closed: "an earlier start has a result", Sealing: true}, isLast)
+	if err != nil {
+		return false, fmt.Errorf("note the result of run %d: %w", run, err)
+	}
+	return isLast(starts), nil
 }
 
 // Close gives a run up in the batch whose folder is dir: no job can begin it
@@ -56,17 +76,20 @@ func Close(dir string, run int64, why string, at time.Time) ([]Job, error) {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	starts, _, err := appendEntry(dir, run, entry{Job: Job{At: at}, Closed: why})
+	starts, _, err := appendEntry(dir, run, entry{Job: Job{At: at}, Closed: why}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("give run %d up in %s: %w", run, filepath.Base(dir), err)
 	}
 	return starts, nil
 }
 
-// appendEntry puts e at the end of the list, unless that is closed, and returns
-// the starts before the end and why the list was closed before.
-func appendEntry(dir string, run int64, e entry) (starts []Job, closed string, err error) {
+// appendEntry puts e at the end of the list, unless that is closed or may, which can
+// be nil, says no to the starts before it. It returns these and why the list was
+// closed before.
+func appendEntry(dir string, run int64, e entry, may func(starts []Job) bool) (starts []Job, closed string, err error) {
 	n := 0
+	// The daemon's end follows a start's own.
+	ends := func(found entry) bool { return found.Closed != "" && (!found.Sealing || e.Closed == "" || e.Sealing) }
 	for ; n < maxStarts; n++ {
 		found, err := readEntry(startPath(dir, run, n))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -75,10 +98,12 @@ func appendEntry(dir string, run int64, e entry) (starts []Job, closed string, e
 		if err != nil {
 			return nil, "", err
 		}
-		if found.Closed != "" {
+		switch {
+		case ends(found):
 			return starts, found.Closed, nil
+		case !found.Sealing:
+			starts = append(starts, found.Job)
 		}
-		starts = append(starts, found.Job)
 	}
 	e.Nonce = rand.Text()
 	temporary, err := prepare(startPath(dir, run, n), e)
@@ -87,6 +112,9 @@ func appendEntry(dir string, run int64, e entry) (starts []Job, closed string, e
 	}
 	defer os.Remove(temporary)
 	for ; n < maxStarts; n++ {
+		if may != nil && !may(starts) {
+			return starts, "", nil
+		}
 		path := startPath(dir, run, n)
 		linkErr := os.Link(temporary, path)
 		if linkErr == nil {
@@ -100,10 +128,11 @@ func appendEntry(dir string, run int64, e entry) (starts []Job, closed string, e
 			return nil, "", errors.Join(linkErr, err)
 		case found.Nonce == e.Nonce:
 			return starts, "", nil
-		case found.Closed != "":
+		case ends(found):
 			return starts, found.Closed, nil
+		case !found.Sealing:
+			starts = append(starts, found.Job)
 		}
-		starts = append(starts, found.Job)
 	}
 	return nil, "", fmt.Errorf("more than %d starts", maxStarts)
 }
