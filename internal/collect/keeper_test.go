@@ -2,6 +2,7 @@ package collect_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -91,6 +92,20 @@ func TestKeeper_Remove(t *testing.T) {
 	}
 	if again := round(false); len(again.Attempts) != 0 || l.count("attempt_files_removed") != 3 {
 		t.Errorf("again %+v", again)
+	}
+}
+
+// TestKeeper_Deposed: where another daemon acts, the keeper goes on to no other site.
+func TestKeeper_Deposed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, 1)
+	l.seal(l.manifest(l.runs[0], 101, lifecycle.ExitDriftArtefact), nil)
+	l.tick()
+	l.settleTasks()
+	k, s := l.keeper()
+	k.Sites, k.Store = []*site.Site{s, s}, l.store.Fenced(12345)
+	if err := k.Run(t.Context()); !errors.Is(err, store.ErrFenced) || strings.Count(err.Error(), "site lab") != 1 {
+		t.Errorf("error is %v", err)
 	}
 }
 
