@@ -85,12 +85,12 @@ func abandoned(dir string, uid int) []string {
 		}
 		switch {
 		case scratchName.MatchString(e.Name()):
-			switch holder(filepath.Join(path, ownerFile)) {
-			case free:
+			switch lockOf(filepath.Join(path, ownerFile)) {
+			case lockFree:
 				found = append(found, path)
-			case doubtful:
+			case lockDoubtful:
 				asking = append(asking, path)
-			case taken:
+			case lockTaken:
 			}
 		case strings.HasPrefix(e.Name(), scratchNew) && time.Since(time.Unix(st.Mtim.Unix())) > time.Minute:
 			found = append(found, path)
@@ -98,7 +98,7 @@ func abandoned(dir string, uid int) []string {
 	}
 	for began := time.Now(); len(asking) > 0 && time.Since(began) < forking; time.Sleep(forking / 20) {
 		asking = slices.DeleteFunc(asking, func(path string) bool {
-			gone := holder(filepath.Join(path, ownerFile)) == free
+			gone := lockOf(filepath.Join(path, ownerFile)) == lockFree
 			if gone {
 				found = append(found, path)
 			}
@@ -108,37 +108,37 @@ func abandoned(dir string, uid int) []string {
 	return found
 }
 
-// holding says whether a runner holds a folder.
-type holding int
+// lockState says whether a runner holds a folder.
+type lockState int
 
 const (
-	free holding = iota
-	taken
-	// doubtful: it is locked, and the process that it names is not seen here: that has
+	lockFree lockState = iota
+	lockTaken
+	// lockDoubtful: it is locked, and the process that it names is not seen here: that has
 	// ended, or has a namespace of its own.
-	doubtful
+	lockDoubtful
 )
 
-// holder looks at the lock of a folder, whose files may be anything.
-func holder(path string) holding {
+// lockOf looks at the lock of a folder, whose files may be anything.
+func lockOf(path string) lockState {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return free
+		return lockFree
 	case err != nil:
-		return taken
+		return lockTaken
 	}
 	defer f.Close() // frees the lock
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		return free
+		return lockFree
 	}
 	text := make([]byte, 32)
 	n, _ := f.Read(text)
 	pid, err := strconv.Atoi(string(bytes.TrimSpace(text[:n])))
 	if err == nil && pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-		return doubtful
+		return lockDoubtful
 	}
-	return taken
+	return lockTaken
 }
 
 // cleanUp removes what runners of the user that are no more left on this node:

@@ -66,7 +66,7 @@ func TestCleanUp(t *testing.T) {
 			t.Errorf("%s is there: %v", path, err == nil)
 		}
 	}
-	if holder(filepath.Join(live, ownerFile)) != taken {
+	if lockOf(filepath.Join(live, ownerFile)) != lockTaken {
 		t.Error("the live runner's lock is gone")
 	}
 }

@@ -42,9 +42,10 @@ type Found struct {
 // Find looks a job up by its unique name: in the queue, also by the token in its
 // comment, because a site may rewrite names, and if it is not there in the
 // accounting database. token "" looks at no comments. since bounds the search in
-// the database; in the queue the name says enough, whatever the clocks say. Gone means that both answered and neither knows it, or
-// that the controller does not and the cluster keeps no accounting; a job that the
-// controller took moments ago may still be in neither.
+// the database; in the queue the name says enough, whatever the clocks say. Gone
+// means that both answered and neither knows it, or that the controller does not and
+// the cluster keeps no accounting; a job that the controller took moments ago may
+// still be in neither.
 func (c *Client) Find(ctx context.Context, name, token string, since time.Time) (Presence, []Found, error) {
 	found, err := c.findQueued(ctx, name, token)
 	if err != nil {

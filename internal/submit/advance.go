@@ -105,7 +105,7 @@ func (s *Service) forget(token string) {
 func (s *Service) adopt(ctx context.Context, b store.Batch) (slurm.Presence, error) {
 	presence, found, err := s.Cluster.Find(ctx, b.JobName, b.Token, b.CreatedAt.Add(-skew))
 	if err == nil && presence == slurm.Known {
-		if found = slices.DeleteFunc(found, lost); len(found) == 0 {
+		if found = slices.DeleteFunc(found, lostByController); len(found) == 0 {
 			presence = slurm.Gone
 		}
 	}
@@ -132,9 +132,9 @@ func (s *Service) adopt(ctx context.Context, b store.Batch) (slurm.Presence, err
 	return presence, nil
 }
 
-// lost are jobs of which only the accounting database knows, and that never started: a
+// lostByController are jobs of which only the accounting database knows, and that never started: a
 // controller that crashed has lost them, and they will not run.
-func lost(f slurm.Found) bool { return !f.Queued && !f.Begun && !f.Ended }
+func lostByController(f slurm.Found) bool { return !f.Queued && !f.Begun && !f.Ended }
 
 // choose prefers a job that has not ended, then the oldest.
 func choose(found []slurm.Found) slurm.Found {
@@ -288,7 +288,7 @@ func (s *Service) advanceHeld(ctx context.Context, b store.Batch) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(found, func(f slurm.Found) bool { return f.JobID == *b.JobID && !lost(f) })
+	i := slices.IndexFunc(found, func(f slurm.Found) bool { return f.JobID == *b.JobID && !lostByController(f) })
 	switch {
 	case i >= 0:
 		return s.releaseFound(ctx, b, found[i])
